@@ -105,6 +105,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
     machines = len(set(drawn))
     unused_names = names.filter(lambda name: name not in device_names)
     machine_names = st.lists(unused_names, min_size=machines, max_size=machines, unique=True)
+    fractions = arrays(arrays(st.floats(1e-3, 2), count), count)
     sizes = st.integers(1, 2**62)
     devices = [
         Device(name, draw(names), draw(sizes), draw(seconds), draw(seconds))
@@ -114,6 +115,7 @@ def clusters(draw: st.DrawFn, max_devices: int = 4) -> Cluster:
         devices=tuple(devices),
         bandwidth=np.array(draw(pairs)),
         latency=np.array(draw(arrays(arrays(seconds, count), count))),
+        collective_fraction=draw(st.one_of(st.none(), fractions.map(np.array))),
         link=link,
         link_names=draw(st.one_of(st.none(), unique)),
         machine=machine.astype(np.int32),

@@ -8,6 +8,7 @@ from placeto_graphs.clusters.devices import DEVICE_KINDS, LINK_NAMES
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.compilation import compiled
+from placeto_graphs.copies.steps import copied, parts_of_batch, sharded
 from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError, error_line
 from placeto_graphs.files.dnn_partitioning import load_dnn_partitioning
@@ -107,6 +108,7 @@ __all__ = [
     "colocate_updates",
     "compiled",
     "compress_rows",
+    "copied",
     "device_and_group_stages",
     "error_line",
     "from_networkx",
@@ -128,6 +130,7 @@ __all__ = [
     "names_of_rules",
     "nested_groupings",
     "parse_cluster",
+    "parts_of_batch",
     "placement_ranks",
     "plain_walk",
     "reachability",
@@ -138,6 +141,7 @@ __all__ = [
     "save_placement",
     "save_problem",
     "scheduled",
+    "sharded",
     "sums_by_key",
     "to_networkx",
     "write_atomically",

@@ -113,7 +113,10 @@ CLASS_OF_TYPE: dict[str, OpClass] = {
     f"aten.{name}": op_class for op_class, names in NAMES_OF_CLASS.items() for name in names.split()
 }
 # Types that this project makes itself.
-CLASS_OF_TYPE |= dict.fromkeys(("placeto.update", "placeto.add_gradients"), OpClass.ELEMENTWISE)
+CLASS_OF_TYPE |= dict.fromkeys(
+    ("placeto.update", "placeto.add_gradients", "placeto.sum_copies"), OpClass.ELEMENTWISE
+)
+CLASS_OF_TYPE |= dict.fromkeys(("placeto.bucket", "placeto.shard", "placeto.gather"), OpClass.COPY)
 
 
 def class_of_type(op_type: str) -> OpClass | None:

@@ -59,6 +59,8 @@ class Ways:
     host_latency: float = 0.0  # seconds of a copy to the host's memory, on top of its bytes
     peer_bandwidth: float = 0.0  # 0: peers are reached through the host
     pair_bandwidth: float = math.inf  # part of it that one peer gets; all of it through a switch
+    card_collective: float = 1.0  # fraction of the bandwidth to cards that collectives reach
+    peer_collective: float = 1.0  # and of that to peers
     has_nvlink: bool = False  # to its peers
     is_machine: bool = False  # of its own, as a Mac, which takes no further devices
 
@@ -79,6 +81,7 @@ class Network:
     bandwidth: float  # bytes per second
     latency: float  # seconds of a message, on top of its bytes
     through_hosts: bool  # through the memory of both hosts, or from device to device
+    collective: float  # fraction of the bandwidth that collectives reach
 
 
 def _row(name: str) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class _Link(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     for_each: Literal["pair", "source"] | None = None
     bandwidth: float | None = None
     latency: float | None = None
+    collective_fraction: float = 1.0
 
 
 class _Device(DeviceFields, forbid_unknown_fields=True, omit_defaults=True):
@@ -64,6 +65,7 @@ class _ClusterFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     devices: Annotated[list[_Device], msgspec.Meta(min_length=1)]
     bandwidth: float | None = None
     latency: float = 0.0
+    collective_fraction: float = 1.0
     link: str | None = None
     machines: dict[str, list[str]] = {}
     links: list[_Link] = []
@@ -94,11 +96,11 @@ def save_cluster(cluster: Cluster, path: str | os.PathLike[str]) -> None:
         kinds=encoded_kinds(cluster.kinds),
     )
     between = cluster.link != NO_LINK
-    costs = np.unique(np.stack([cluster.bandwidth[between], cluster.latency[between]]), axis=1)
+    costs = np.unique(_costs(cluster)[:, between], axis=1)
     if costs.shape[1] == 1:
-        document.bandwidth, document.latency = costs[:, 0].tolist()
+        document.bandwidth, document.latency, document.collective_fraction = costs[:, 0].tolist()
     if costs.shape[1] != 1 or _cluster(document) != cluster:  # not one equal bus for each device
-        document.bandwidth, document.latency = None, 0.0
+        document.bandwidth, document.latency, document.collective_fraction = None, 0.0, 1.0
         document.links = _encoded_links(cluster)
         if cluster.machine_names != default_machine_names(1):
             for machine, name in enumerate(cluster.machine_names):
@@ -158,10 +160,12 @@ def _cluster(document: _ClusterFile) -> Cluster:
         links = _links(document, names, members)
         machine = np.array(machines, np.int32)
         return Cluster(**common, **links, machine=machine, machine_names=machine_names)
+    shape = (len(names), len(names))
     return Cluster(
         **common,
-        bandwidth=np.full((len(names), len(names)), document.bandwidth),
-        latency=np.full((len(names), len(names)), document.latency),
+        bandwidth=np.full(shape, document.bandwidth),
+        latency=np.full(shape, document.latency),
+        collective_fraction=np.full(shape, document.collective_fraction),
     )
 
 
@@ -218,7 +222,7 @@ def _links(
     number("latency", document.latency)
     shape = (len(names), len(names))
     link, entry_of = np.full(shape, NO_LINK, np.int32), np.full(shape, NO_LINK)
-    bandwidth, latency = np.full(shape, np.inf), np.zeros(shape)
+    bandwidth, latency, fraction = np.full(shape, np.inf), np.zeros(shape), np.ones(shape)
     link_of_name: dict[str, int] = {}
     made_by: dict[str, tuple[str, str | None]] = {}  # what in an entry makes each name of a link
     for index, entry in enumerate(document.links):
@@ -239,6 +243,7 @@ def _links(
             bandwidth[at] = above_0(".bandwidth", pair_bandwidth, infinity_is=FREE)
             pair_latency = document.latency if entry.latency is None else entry.latency
             latency[at] = number(".latency", pair_latency)
+            fraction[at] = above_0(".collective_fraction", entry.collective_fraction)
             for source, destination in pairs.tolist():
                 name = _link_name(entry, names[source], names[destination])
                 makes = (entry.name, entry.for_each)
@@ -258,6 +263,7 @@ def _links(
     return {
         "bandwidth": bandwidth,
         "latency": latency,
+        "collective_fraction": fraction,
         "link": link,
         "link_names": tuple(link_of_name),
     }
@@ -318,16 +324,24 @@ def _pair_text(pair: Sequence[int], names: Sequence[str]) -> str:
     return " -> ".join(short_repr(names[device]) for device in pair)
 
 
+def _costs(cluster: Cluster) -> NDArray[np.float64]:
+    """Return float64[3, D, D]: bandwidth, latency, and fraction of the bandwidth of collectives."""
+    fraction = cluster.collective_fraction
+    ones = np.ones_like(cluster.bandwidth)
+    return np.stack([cluster.bandwidth, cluster.latency, ones if fraction is None else fraction])
+
+
 def _encoded_links(cluster: Cluster) -> list[_Link]:
     """Return entries for the links in their order, as few as pairs of equal cost allow."""
     names = cluster.device_names
-    reached_at: dict[tuple[int, float, float], dict[int, set[int]]] = {}
+    costs = _costs(cluster)
+    reached_at: dict[tuple[float, ...], dict[int, set[int]]] = {}
     for source, destination in np.argwhere(cluster.link != NO_LINK).tolist():
-        at = source, destination
-        key = int(cluster.link[at]), float(cluster.bandwidth[at]), float(cluster.latency[at])
+        key = (int(cluster.link[source, destination]), *costs[:, source, destination].tolist())
         reached_at.setdefault(key, {}).setdefault(source, set()).add(destination)
     entries = []
-    for (link, bandwidth, latency), reached in sorted(reached_at.items(), key=lambda item: item[0]):
+    for (link, *cost), reached in sorted(reached_at.items(), key=lambda item: item[0]):
+        bandwidth, latency, fraction = cost
         anywhere = set[int]().union(*reached.values())
         sources_of: dict[tuple[int, ...], list[int]] = {}
         for source, ends in reached.items():
@@ -335,11 +349,12 @@ def _encoded_links(cluster: Cluster) -> list[_Link]:
             sources_of.setdefault(tuple(sorted(ends | ({source} & anywhere))), []).append(source)
         for destinations, sources in sources_of.items():
             entry = _Link(
-                name=cluster.link_names[link],
+                name=cluster.link_names[int(link)],
                 sources=[names[device] for device in sources],
                 destinations=[names[device] for device in destinations],
                 bandwidth=bandwidth,
                 latency=latency,
+                collective_fraction=fraction,
             )
             entries.append(entry)
     return entries

@@ -99,8 +99,8 @@ def joined(
         cards = zip(devices, ways, strict=True)
         ways = [way if device.is_cpu else way.in_slot(within) for device, way in cards]
     columns = np.array([astuple(way) for way in ways]).T
-    to_host, to_card, host_latency, to_peer, to_pair = columns[:5]
-    has_nvlink, is_machine = columns[5:].astype(np.bool_)
+    to_host, to_card, host_latency, to_peer, to_pair, of_cards, of_peers = columns[:7]
+    has_nvlink, is_machine = columns[7:].astype(np.bool_)
 
     # Ordered pairs of devices, bool[D, D]. Processors are joined whatever joins the GPUs.
     apart = ~np.eye(count, dtype=np.bool_)
@@ -132,13 +132,16 @@ def joined(
     links[apart] = link_of_pair
 
     through_hosts = np.minimum(to_host[:, None], to_host)
-    of_cards = ~(is_processor[:, None] | is_processor)
-    through_cards = np.where(of_cards, np.minimum(to_card[:, None], to_card), through_hosts)
+    between_cards = ~(is_processor[:, None] | is_processor)
+    through_cards = np.where(between_cards, np.minimum(to_card[:, None], to_card), through_hosts)
     between = np.minimum(through_hosts, network.bandwidth)
     bandwidth = np.where(direct, to_peer, np.where(together, through_cards, between))
     # The NVLinks of a GPU are shared out among its peers, where no switch joins them.
     pair_bandwidth = np.minimum(to_pair, to_peer / np.maximum(pairs.sum(axis=1), 1))
     bandwidth = np.where(pairs, pair_bandwidth[:, None], bandwidth)
+
+    fraction = np.where(together, np.minimum(of_cards[:, None], of_cards), network.collective)
+    fraction = np.where(direct | pairs, of_peers[:, None], fraction)
 
     # What is measured as the time per copy keeps its link busy, and also delays the copy itself.
     overhead = np.array([device.transfer_overhead for device in devices])
@@ -148,6 +151,7 @@ def joined(
         devices=tuple(devices),
         bandwidth=bandwidth,
         latency=np.where(together, inside, network.latency + hosts * network.through_hosts),
+        collective_fraction=fraction,
         link=links,
         link_names=tuple(_link_name(key, devices, machine_names) for key in used.tolist()),
         machine=machine,

@@ -74,6 +74,7 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
     devices: list[_Device]
     bandwidth: list[list[float | None]]
     latency: list[list[float]]
+    collective_fraction: list[list[float]] | None = None
     link: list[list[int]] | None = None
     link_names: list[str] | None = None
     machine: list[int] | None = None

@@ -63,7 +63,7 @@ def _edges_to_update(graph: OpGraph) -> NDArray[np.bool_]:
     return of_update[graph.edge_consumers]
 
 
-def _accumulated_gradients(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.int64]:
+def accumulated_gradients(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the gradients of weights: the tensors that the update reads of the backward pass."""
     read: NDArray[np.int64] = np.unique(graph.edges[_edges_to_update(graph), 0]).astype(np.int64)
     return read[_made_by_backward(graph, of_batch)[read]]
@@ -75,7 +75,7 @@ def gradients_and_terms(graph: OpGraph, of_batch: NDArray[np.bool_]) -> NDArray[
     An op whose inputs from the backward pass are all as large as the gradient that it makes adds or
     scales them. Whatever the batch, these terms are as large as the weight.
     """
-    waiting: list[int] = _accumulated_gradients(graph, of_batch).tolist()
+    waiting: list[int] = accumulated_gradients(graph, of_batch).tolist()
     candidates = _made_by_backward(graph, of_batch)
     sizes, result = graph.tensor_bytes, np.zeros(graph.num_tensors, np.bool_)
     result[waiting] = True
@@ -122,7 +122,7 @@ def layout_of(graph: OpGraph, count: int) -> Layout:
     gradient. Tensors are in the order of the ops that make them.
     """
     of_batch = ops_of_batch(graph)
-    gradients = _accumulated_gradients(graph, of_batch)
+    gradients = accumulated_gradients(graph, of_batch)
     num_sums = len(gradients)
     origin = np.append(np.arange(graph.num_ops), graph.tensor_producer[gradients]).astype(np.int64)
     maker = np.append(graph.tensor_producer, graph.num_ops + np.arange(num_sums))

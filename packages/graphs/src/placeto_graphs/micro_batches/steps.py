@@ -69,7 +69,7 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     count = _checked_count(graph, num_micro_batches)
     if count == 1:
         return graph
-    one_micro_batch = _one_micro_batch(graph, count)
+    one_micro_batch = _part_of_graph(graph, 1, count)
     return _repeated_graph(one_micro_batch, layout_of(one_micro_batch, count))
 
 
@@ -106,13 +106,7 @@ def micro_batched_problem(problem: PlacementProblem, num_micro_batches: int) -> 
     True
     """
     count = _checked_count(problem.graph, num_micro_batches)
-    divisors = np.where(ops_of_batch(problem.graph), count, 1)
-    one_micro_batch = replace(
-        problem,
-        graph=_one_micro_batch(problem.graph, count),
-        compute_time=problem.compute_time / divisors[:, None],
-    )
-    return repeat_micro_batch_problem(one_micro_batch, count)
+    return repeat_micro_batch_problem(part_of_batch(problem, 1, count), count)
 
 
 def repeat_micro_batch_problem(
@@ -167,18 +161,31 @@ def _checked_count(graph: OpGraph, num_micro_batches: int) -> int:
     return count
 
 
-def _one_micro_batch(graph: OpGraph, count: int) -> OpGraph:
-    """Return the graph of a step with one of several equal parts of the batch, in linear parts."""
+def part_of_batch(problem: PlacementProblem, samples: int, batch: int) -> PlacementProblem:
+    """Return the problem of a step with some samples of the batch, in linear parts."""
+    divisors = np.where(ops_of_batch(problem.graph), batch / samples, 1.0)
+    return replace(
+        problem,
+        graph=_part_of_graph(problem.graph, samples, batch),
+        compute_time=problem.compute_time / divisors[:, None],
+    )
+
+
+def _part_of_graph(graph: OpGraph, samples: int, batch: int) -> OpGraph:
     of_batch = ops_of_batch(graph)
-    divisors = np.where(of_batch, count, 1)
+    divisors = np.where(of_batch, batch / samples, 1.0)
     whole = gradients_and_terms(graph, of_batch)
-    tensor_divisors = np.where(whole, 1, divisors[graph.tensor_producer])
+
+    def rounded_up(sizes: NDArray[np.int64], is_divided: NDArray[np.bool_]) -> NDArray[np.int64]:
+        parts = -(-sizes.astype(object) * samples // batch)  # int64 might not hold the products
+        return np.where(is_divided, parts, sizes).astype(np.int64)
+
     return replace(
         graph,
         flops=graph.flops / divisors,
         bytes_accessed=graph.bytes_accessed / divisors,
-        workspace_bytes=-(-graph.workspace_bytes // divisors),  # rounded up
-        tensor_bytes=-(-graph.tensor_bytes // tensor_divisors),
+        workspace_bytes=rounded_up(graph.workspace_bytes, of_batch),
+        tensor_bytes=rounded_up(graph.tensor_bytes, of_batch[graph.tensor_producer] & ~whole),
         measured_time={kind: seconds / divisors for kind, seconds in graph.measured_time.items()},
     )
 
@@ -194,7 +201,8 @@ def _repeated_times(
     graph: OpGraph, seconds: NDArray[np.float64], layout: Layout
 ) -> NDArray[np.float64]:
     """Return float64[V', ...], the times of the ops of a step, from float64[V, ...]."""
-    return np.concatenate([seconds, _times_of_sums(graph, seconds, layout)])[layout.source_op]
+    sums = times_of_sums(graph, seconds, layout.gradients)
+    return np.concatenate([seconds, sums])[layout.source_op]
 
 
 def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
@@ -317,8 +325,8 @@ def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     return np.unique(np.stack([ops[exists], awaited[exists]], axis=1), axis=0).astype(np.int32)
 
 
-def _times_of_sums(
-    graph: OpGraph, seconds: NDArray[np.float64], layout: Layout
+def times_of_sums(
+    graph: OpGraph, seconds: NDArray[np.float64], gradients: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return float64[A, ...], what it takes to add to each gradient, from float64[V, ...].
 
@@ -328,7 +336,7 @@ def _times_of_sums(
     """
     tensors, readers = graph.edges.T
     place = np.full(graph.num_tensors, -1)
-    place[layout.gradients] = np.arange(len(layout.gradients))
+    place[gradients] = np.arange(len(gradients))
     by_update = (place[tensors] >= 0) & (graph.phases[readers] == Phase.UPDATE)
     tensors, readers = tensors[by_update], readers[by_update]
     moved = PASSES_OF_SUM * graph.tensor_bytes[tensors]
@@ -337,6 +345,6 @@ def _times_of_sums(
     equal = 1.0 / np.bincount(readers)[readers]
     share = np.divide(moved, whole, out=equal, where=whole > 0)
     measured = np.where(seconds[readers] > 0, seconds[readers], np.inf)
-    fewest_seconds = np.full((len(layout.gradients), *seconds.shape[1:]), np.inf)
+    fewest_seconds = np.full((len(gradients), *seconds.shape[1:]), np.inf)
     np.minimum.at(fewest_seconds, place[tensors], (measured.T * share).T)
     return np.where(np.isinf(fewest_seconds), 0.0, fewest_seconds)

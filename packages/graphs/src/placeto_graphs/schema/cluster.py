@@ -16,6 +16,7 @@ from placeto_graphs.errors import GraphError, check_one_of, short_repr
 from placeto_graphs.schema.arrays import (
     Record,
     above_0,
+    first_index,
     float_array,
     int_array,
     integer,
@@ -229,6 +230,9 @@ class Cluster(Record):
         itself: the diagonal may be given as 0, and is kept as infinity.
     latency : float64[D, D]
         Seconds; the diagonal is kept as 0.
+    collective_fraction : float64[D, D] or None
+        Fraction of the bandwidth, more than 0, that sums and gathers over copies reach (`copied`);
+        None, the default, for all of it.
     link : int32[D, D]
         The number of the link that carries what one device sends another; each of 0 to L - 1 is
         there. The diagonal is -1. By default ``link[d, :] = d``.
@@ -267,6 +271,7 @@ class Cluster(Record):
     devices: tuple[Device, ...]
     bandwidth: NDArray[np.float64]
     latency: NDArray[np.float64]
+    collective_fraction: NDArray[np.float64] | None = None
     link: NDArray[np.int32] = _DEFAULT
     link_names: tuple[str, ...] = _DEFAULT
     machine: NDArray[np.int32] = _DEFAULT
@@ -289,6 +294,8 @@ class Cluster(Record):
             raise GraphError(
                 f"bandwidth[{source}, {destination}]: expected {expected} B/s, got {bandwidth}"
             )
+        if self.collective_fraction is not None:
+            self._check("collective_fraction", _checked_fraction, count)
         self._check("link", _checked_link, count)
         self._check("link_names", _checked_link_names, self.link, self.device_names)
         last, zeros = count - 1, np.zeros(count, np.int32)
@@ -362,6 +369,14 @@ def _between_devices(
     np.fill_diagonal(array, on_diagonal)
     array.flags.writeable = False
     return array
+
+
+def _checked_fraction(field: str, matrix: Any, count: int) -> NDArray[np.float64] | None:
+    fraction = _between_devices(field, matrix, count, 1.0)
+    if (fraction == 0).any():
+        _, place = first_index(fraction == 0)
+        raise GraphError(f"{field}{place}: expected more than 0, got 0.0")
+    return None if (fraction == 1).all() else fraction
 
 
 def _outgoing_buses(count: int) -> NDArray[np.int32]:
