@@ -47,7 +47,8 @@ def kept_in(problem: PlacementProblem, index: int) -> NDArray[np.float64]:
     graph = problem.graph
     start, end, _ = earliest_times(problem)
     kept_bytes = np.zeros(problem.num_groups)
-    room = graph.parameter_bytes.tolist()  # for the first outputs of each op
+    # For the first outputs of each op that reads nothing.
+    room = np.where(np.isin(range(graph.num_ops), graph.edges[:, 1]), 0, graph.parameter_bytes)
     for tensor, producer in enumerate(graph.tensor_producer.tolist()):
         readers = [op for read, op in graph.edges.tolist() if read == tensor]
         last = max(

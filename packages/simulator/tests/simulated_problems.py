@@ -83,8 +83,10 @@ def difference(problem: PlacementProblem, placement: NDArray[np.int32]) -> str |
 
 
 def in_weights(graph: OpGraph, tensor: int) -> bool:
-    """Return whether a tensor and the outputs before it have room in the weights of their op."""
+    """Return whether a tensor and the outputs before it have room in the weight that makes them."""
     maker = graph.tensor_producer[tensor]
+    if any(reader == maker for _, reader in graph.edges.tolist()):
+        return False
     first = graph.tensor_bytes[: tensor + 1][graph.tensor_producer[: tensor + 1] == maker]
     return bool(first.sum() <= graph.parameter_bytes[maker])
 

@@ -107,8 +107,45 @@ def test_messages_overlap_in_their_latency() -> None:
     assert difference(problem, placement) is None
 
 
-def test_only_what_fits_into_the_weights_of_an_op_lives_there() -> None:
-    """Layers given as one op each: 100 bytes of weights, and outputs of 60, 40, 1 and 0 bytes."""
+@pytest.mark.parametrize("activation", [1, 99, 100, 101, 1000])
+def test_activations_of_layers_count_whatever_their_size(activation: int) -> None:
+    """Three layers given as one op each, with 100 bytes of weights, read an input of 7 bytes."""
+    layers = nx.DiGraph([("input", "a"), ("a", "b"), ("b", "c")])
+    layers.edges["input", "a"]["bytes"] = 7
+    for reader, producer in [("b", "a"), ("c", "b")]:
+        layers.edges[producer, reader]["bytes"] = activation
+    for name in "abc":
+        layers.nodes[name]["parameter_bytes"] = 100
+    layers.nodes["c"]["waits_for"] = ["a"]
+    problem = PlacementProblem(
+        graph=from_networkx(layers), cluster=two_chains().cluster, compute_time=np.ones((4, 2))
+    )
+    batch = Simulator(problem).evaluate(np.array([[0, 0, 0, 0], [0, 0, 1, 1]]))
+    # While b runs, a's activation and its own are there; on two devices a's copy and its own.
+    assert batch.peak_memory.tolist() == [
+        [300 + max(2 * activation, 7 + activation), 0],
+        [100 + 7 + activation, 200 + 2 * activation],
+    ]
+
+
+def test_an_op_that_only_waits_is_a_weight() -> None:
+    graph = OpGraph(
+        op_names=("first", "weight", "layer"),
+        parameter_bytes=np.array([0, 8, 8]),
+        tensor_producer=np.array([1, 2], np.int32),
+        tensor_bytes=np.array([8, 8]),
+        edges=pairs([0, 2]),
+        waits=pairs([1, 0]),
+    )
+    assert graph.lives_in_weights.tolist() == [True, False]
+    problem = PlacementProblem(
+        graph=graph, cluster=two_chains().cluster, compute_time=np.ones((3, 2))
+    )
+    assert Simulator(problem).evaluate(np.zeros((1, 3), np.int32)).peak_memory.tolist() == [[24, 0]]
+
+
+def test_only_what_fits_into_a_weight_lives_there() -> None:
+    """Ops of 100 bytes of weights, and outputs of 60, 40, 1 and 0 bytes; one reads nothing."""
     layers = nx.DiGraph()
     for name in "abc":
         layers.add_node(name, parameter_bytes=100, outputs={"x": 60, "y": 40, "z": 1, "empty": 0})
@@ -116,14 +153,15 @@ def test_only_what_fits_into_the_weights_of_an_op_lives_there() -> None:
     layers.add_edge("b", "c", tensors=["z"])
     layers.nodes["c"]["outputs"] = {"large": 101, "small": 1}
     graph = from_networkx(layers)
-    assert graph.lives_in_weights.tolist() == [True, True, False, False] * 2 + [False, False]
+    assert graph.lives_in_weights.tolist() == [True, True] + [False] * 8
     problem = PlacementProblem(
         graph=graph, cluster=two_chains().cluster, compute_time=np.ones((3, 2))
     )
     batch = Simulator(problem).evaluate(np.array([[0, 0, 0], [0, 1, 0]]))
     # All weights; b's z until c ends, and c's own outputs, while a's z is gone.
-    # On two devices c finds its outputs, a copy of z and 200 bytes; b copies of 101, its z and 100.
-    assert batch.peak_memory.tolist() == [[300 + 1 + 102, 0], [200 + 1 + 102, 100 + 1 + 101]]
+    # On two devices c finds its outputs, a copy of z and 200 bytes; b copies of 101, its own 101
+    # and 100.
+    assert batch.peak_memory.tolist() == [[300 + 1 + 102, 0], [200 + 1 + 102, 100 + 101 + 101]]
 
 
 def test_waiting_takes_no_transfer_and_no_memory() -> None:

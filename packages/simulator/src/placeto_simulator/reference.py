@@ -217,7 +217,10 @@ class _Simulation:
             transfers_of[transfer.tensor].append(transfer)
         for op, size in enumerate(graph.workspace_bytes.tolist()):
             hold(self.device_of[op], size, step.op_start[op], step.op_end[op])
-        room = graph.parameter_bytes.tolist()  # in the weights of each op, for its first outputs
+        # In weights, for their first outputs; an op that reads a tensor is a layer, and no weight.
+        room = graph.parameter_bytes.tolist()
+        for op in graph.edge_consumers.tolist():
+            room[op] = 0
         for tensor, producer in enumerate(graph.tensor_producer.tolist()):
             size, device = int(graph.tensor_bytes[tensor]), self.device_of[producer]
             readers = graph.consumers_of_tensor[tensor].tolist()

@@ -56,8 +56,9 @@ def load_dnn_partitioning(path: str | os.PathLike[str]) -> PlacementProblem:
     accelerator, if it can run there, and ``cpuLatency`` on a CPU. Its ``size`` is memory for the
     whole step. The output of a node is a tensor that takes its ``cost`` in milliseconds from an
     accelerator to the host, at 1e12 bytes per second. Times are therefore right, and the bytes of
-    tensors are not known. The objective of the paper is that of
-    ``placeto_simulator.ThroughputEvaluator``.
+    tensors are not known: peaks of memory of a simulated step, which count them, are wrong. The
+    objective of the paper is that of ``placeto_simulator.ThroughputEvaluator``, whose memory is
+    ``size`` alone.
 
     Parameters
     ----------

@@ -66,9 +66,12 @@ class OpGraph(Record):
     bytes_accessed : float64[V]
         Bytes read and written.
     parameter_bytes : int64[V]
-        Bytes of weights and optimizer state that stay on the op's device for the whole step. Of
-        the op's outputs, in their order, as many as fit live in that storage (`lives_in_weights`)
-        and take no further memory there; copies of them on other devices do.
+        Bytes of weights and optimizer state that stay on the op's device for the whole step. If
+        the op reads no tensor, it is a weight: of its outputs, in their order, as many as fit live
+        in that storage (`lives_in_weights`) and take no further memory there; copies of them on
+        other devices do. If it reads one, as a whole layer given as one op does, its outputs are
+        activations and count. So give the input of a model as an op without parameters: without
+        it, the first layer counts as a weight.
     workspace_bytes : int64[V]
         Bytes that the op needs only while it runs.
     colocation : int32[V]
@@ -257,11 +260,15 @@ class OpGraph(Record):
 
     @cached_property
     def lives_in_weights(self) -> NDArray[np.bool_]:
-        """bool[T], the first outputs of each op, as far as its ``parameter_bytes`` have room."""
+        """bool[T], the first outputs of each weight, as far as its ``parameter_bytes`` have room.
+
+        A weight is an op that reads no tensor; waits do not count.
+        """
         ordered = self.tensors_of_op
         total = np.append(0, np.cumsum(self.tensor_bytes[ordered.values]))
         maker = self.tensor_producer[ordered.values]
-        room = self.parameter_bytes[maker]
+        reads_none = np.diff(self.inputs_of_op.offsets) == 0
+        room = np.where(reads_none, self.parameter_bytes, 0)[maker]
         result = np.empty(self.num_tensors, np.bool_)
         result[ordered.values] = (room > 0) & (total[1:] - total[ordered.offsets[maker]] <= room)
         return result
