@@ -23,6 +23,11 @@ def test_graphs_survive_a_round_trip(graph: OpGraph) -> None:
     again = from_networkx(to_networkx(graph))
     assert sorted(again.edges.tolist()) == sorted(graph.edges.tolist())
     assert replace(again, edges=graph.edges) == graph
+    for tensors in graph.tensors_of_op:
+        read = [tensor for tensor in tensors if len(graph.consumers_of_tensor[tensor])]
+        if len(read) == 1:
+            consumers = (of.consumers_of_tensor[read[0]].tolist() for of in (graph, again))
+            assert next(consumers) == next(consumers)
 
 
 def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
@@ -91,6 +96,11 @@ def test_a_graph_by_hand(
     assert op_graph.op_names == tuple(graph)
     assert op_graph.tensor_bytes.tolist() == tensor_bytes
     assert op_graph.edges.tolist() == edges
+
+
+def test_outputs_are_in_their_order_whatever_they_are_called() -> None:
+    graph = pair({"outputs": {1: 8, 0: 16}}, {"tensors": [0]})
+    assert from_networkx(graph).tensor_bytes.tolist() == [8, 16]
 
 
 NAMED = {"outputs": {"x": 8}}

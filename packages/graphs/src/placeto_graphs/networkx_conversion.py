@@ -44,7 +44,8 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
     """Return a graph whose nodes are the names of ops, in order.
 
     An edge stands for all tensors that one op reads from another. `from_networkx` gives the same
-    graph of ops again.
+    graph of ops again. Only the order of a tensor's consumers may be another, if several tensors of
+    one op have consumers in different orders.
 
     Parameters
     ----------
@@ -180,7 +181,8 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
     An op without ``outputs`` makes one tensor, which all its edges carry; ``bytes`` is the same on
     each. An op that makes several tensors has them in ``outputs``, and each of its edges names in
     ``tensors`` those that it carries, one at least. Such an edge may also have ``bytes``, their
-    sum.
+    sum. A node with ``parameter_bytes`` that reads nothing is a weight, whose output takes no
+    further memory: give the input of a model as a node of its own.
 
     Parameters
     ----------
@@ -340,11 +342,14 @@ def _carried(
 
 
 def _ordered(tensors: Mapping[_Tensor, int]) -> list[_Tensor]:
-    """Return the tensors by their names where these are 0, 1, ..., else by their ops."""
+    """Return the tensors by their ops; by their names where these are 0, 1, ... in that order."""
+    by_op = sorted(tensors, key=lambda tensor: tensor[0])
     names = [name for _, name in tensors]
     if all(type(name) is int for name in names) and sorted(names) == list(range(len(names))):
-        return sorted(tensors, key=lambda tensor: tensor[1])
-    return sorted(tensors, key=lambda tensor: tensor[0])
+        by_name = sorted(tensors, key=lambda tensor: tensor[1])
+        if sorted(by_name, key=lambda tensor: tensor[0]) == by_op:
+            return by_name
+    return by_op
 
 
 def _measured_time(graph: nx.DiGraph) -> dict[str, list[Any]]:
