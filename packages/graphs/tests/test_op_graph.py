@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -50,6 +51,22 @@ def test_arrays_are_read_only_and_do_not_change_with_the_arrays_that_were_given(
             twin.flops[0] = 2
         with pytest.raises(TypeError):
             twin.measured_time["cpu"] = flops  # type: ignore[index]
+
+
+def test_no_view_of_a_given_array_changes_a_graph() -> None:
+    flops, parameter_bytes = np.ones(4), np.ones((2, 4), np.int64)
+    writable = flops[:]
+    flops.flags.writeable = False
+    row = parameter_bytes[0]
+    row.flags.writeable = False
+    graph = diamond(flops=flops, parameter_bytes=row)
+    writable[0] = parameter_bytes[0, 0] = 7
+    flops.flags.writeable = True
+    flops[1] = 7
+    assert graph.flops.tolist() == graph.parameter_bytes.tolist() == [1, 1, 1, 1]
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        graph.flops.flags.writeable = True
+    assert replace(graph, tokens=1).flops is graph.flops
 
 
 def test_an_op_comes_behind_those_that_it_waits_for() -> None:

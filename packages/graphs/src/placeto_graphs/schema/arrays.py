@@ -98,7 +98,7 @@ def int_array(
             f"{field}{place}: expected an integer from {minimum} to "
             f"{np.broadcast_to(largest, array.shape)[index]}, got {array[index]}"
         )
-    return _frozen(array, dtype, values)
+    return _frozen(array, dtype)
 
 
 def byte_counts(field: str, values: Any, shape: tuple[int | None, ...]) -> NDArray[np.int64]:
@@ -119,7 +119,7 @@ def float_array(
     elif array.dtype.kind not in "iuf":
         raise GraphError(f"{field}: expected numbers, got {array.dtype.type.__name__}")
     _check_shape(field, array, shape)
-    result: NDArray[np.float64] = _frozen(array, np.float64, values)
+    result: NDArray[np.float64] = _frozen(array, np.float64)
     largest = FLOAT64_MAX if infinity_is is None else np.inf
     wrong = ~((result >= 0) & (result <= largest))  # also where NaN
     if wrong.any():
@@ -260,14 +260,18 @@ def _check_shape(field: str, array: NDArray[Any], shape: tuple[int | None, ...])
         raise GraphError(f"{field}: expected shape ({expected_shape}{comma}), got {array.shape}")
 
 
-def _frozen(array: NDArray[Any], dtype: DTypeLike, source: Any) -> NDArray[Any]:
-    nobody_can_write = array is source and not array.flags.writeable and array.base is None
-    just_made = isinstance(source, list | tuple | int | float)
-    result = np.array(
-        array, dtype=dtype, order="C", copy=None if nobody_can_write or just_made else True
-    )
-    result.flags.writeable = False
-    return result
+def _frozen(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
+    """Return an array over bytes, which nothing can change; one that is over bytes is kept.
+
+    The flag of other arrays protects nothing: earlier views of them may write.
+    """
+    memory: Any = array
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    if isinstance(memory, bytes) and array.dtype == dtype and array.flags.c_contiguous:
+        return array
+    values = array.astype(dtype, copy=False)
+    return np.ndarray(values.shape, dtype, buffer=values.tobytes())
 
 
 def first_index(mask: NDArray[np.bool_]) -> tuple[tuple[int, ...], str]:
