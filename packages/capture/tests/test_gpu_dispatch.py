@@ -49,17 +49,17 @@ def test_each_function_that_pytorch_casts_on_a_gpu_is_in_one_table() -> None:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the functions that run, with the dtype of the first tensor that they return."""
+    """Keeps the functions that run, with the dtypes of the tensors that they return."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.ops: list[tuple[str, torch.dtype]] = []
+        self.ops: list[tuple[str, list[torch.dtype]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         tensors = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if tensors:
-            self.ops.append((str(func), tensors[0].dtype))
+            self.ops.append((str(func), [tensor.dtype for tensor in tensors]))
         return result
 
 
@@ -289,6 +289,22 @@ def test_memory_in_autocast_is_that_of_casts_written_out() -> None:
     assert automatic.bytes_accessed.sum() == cast.bytes_accessed.sum()
     on_cpu = capture(Transformer(None), rows, autocast=torch.bfloat16, target="cpu")
     assert on_cpu.tensor_bytes.sum() < cast.tensor_bytes.sum()
+
+
+@pytest.mark.parametrize("is_affine", [True, False])
+def test_statistics_of_narrow_batches_are_those_of_a_gpu(is_affine: bool) -> None:
+    def normalised(tensors: SimpleNamespace) -> torch.Tensor:
+        weight = tensors.bias if is_affine else None
+        return functional.batch_norm(tensors.image, None, None, weight, weight, True)
+
+    (*_, (_, dtypes)) = ops_of(normalised, "cuda")
+    norm = nn.BatchNorm2d(4, affine=is_affine)
+    graph = capture(
+        nn.Sequential(nn.Conv2d(4, 4, 1), norm), torch.ones(2, 4, 2, 2), autocast=torch.bfloat16
+    )
+    made = graph.tensors_of_op[graph.op_types.index("aten.native_batch_norm")]
+    sizes = [count * dtype.itemsize for count, dtype in zip((32, 4, 4), dtypes, strict=True)]
+    assert graph.tensor_bytes[made][:3].tolist() == sizes
 
 
 def test_binary_cross_entropy_is_refused_in_an_autocast_as_on_a_gpu() -> None:

@@ -141,9 +141,30 @@ def _averaged_loss(self: torch.Tensor, target: torch.Tensor, reduction: int = 1,
     return self.new_empty(_shape(self, target), dtype=dtype).as_strided((), ())
 
 
+def _batch_norm(
+    input: torch.Tensor,  # noqa: A002 (as torch calls it)
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    training: bool,
+    **_: Any,
+) -> Any:
+    """Return normalised values, and statistics in the dtype of weights, as kernels have them.
+
+    torch's formula has statistics of a CPU in the dtype of the values.
+    """
+    if not training:
+        return None
+    parameters = (tensor for tensor in (weight, bias, running_mean) if tensor is not None)
+    dtype = next(parameters, input).dtype
+    mean, inverse_deviation = (input.new_empty(input.shape[1], dtype=dtype) for _ in range(2))
+    return torch.empty_like(input), mean, inverse_deviation
+
+
 _LOSSES = "binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss"
 _OWN: dict[str, Callable[..., Any]] = {
     "aten._grouped_mm": _grouped_product,
     "aten._ctc_loss": _ctc_loss,
+    "aten.native_batch_norm": _batch_norm,
     **{f"aten.{name}": _averaged_loss for name in _LOSSES},
 }
