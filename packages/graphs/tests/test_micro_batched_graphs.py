@@ -43,6 +43,7 @@ class Division:
         }
         self.place = {name: op for op, name in enumerate(self.whole.op_names)}
         self.sums = np.array([kind == SUM for kind in self.whole.op_types])
+        self.totals = np.array(["/total" in name for name in self.whole.op_names])
         self.gradients = {
             tensor
             for tensor, reader in graph.edges.tolist()
@@ -170,9 +171,12 @@ def test_the_gradient_of_a_penalty_that_waits_is_added_once() -> None:
     value = {"gradient@0": 10, "gradient@1": 20, "gradient@2": 30}
     value |= {name: 7 for name in whole.op_names if name.startswith("penalty")}
     for op in whole.topological_order.tolist():
-        if whole.op_types[op] == SUM or whole.op_names[op] == "update":
-            makers = whole.tensor_producer[whole.inputs_of_op[op]].tolist()
-            value[whole.op_names[op]] = sum(value[whole.op_names[maker]] for maker in makers)
+        read = [tensor for tensor in whole.inputs_of_op[op] if whole.tensor_bytes[tensor]]
+        makers = [whole.op_names[whole.tensor_producer[tensor]] for tensor in read]
+        if whole.op_types[op] == SUM:  # in the memory of the first gradient
+            value["gradient@0"] = sum(value[maker] for maker in makers)
+        elif whole.op_names[op] in ("gradient/total0@2", "update"):
+            value[whole.op_names[op]] = sum(value[maker] for maker in makers)
     assert value["update"] == 67
     assert waits_of(whole) == {("penalty", "gradient@0"), ("update", "penalty")}
 
@@ -249,7 +253,7 @@ def test_a_step_by_hand() -> None:
     whole = micro_batched(training_step(), 2)
     assert whole.op_names == (
         *("weights", "cast", "images@0", "layer@0", "images@1", "layer@1"),
-        *("gradient@0", "gradient@1", "gradient/sum0@1", "update"),
+        *("gradient@0", "gradient@1", "gradient/sum0@1", "gradient/total0@1", "update"),
     )
     network = to_networkx(whole)
     assert set(network.succ["cast"]) == {
@@ -257,13 +261,19 @@ def test_a_step_by_hand() -> None:
     }
     assert len(whole.tensors_of_op[1]) == 1
     assert set(network.pred["gradient/sum0@1"]) == {"gradient@0", "gradient@1"}
-    assert set(network.pred["update"]) == {"cast", "gradient/sum0@1"}
+    assert set(network.pred["gradient/total0@1"]) == {"gradient@0", "gradient/sum0@1"}
+    assert set(network.pred["update"]) == {"cast", "gradient/total0@1"}
+    assert network.edges["gradient/sum0@1", "gradient/total0@1"]["bytes"] == 0
+    assert network.edges["gradient/total0@1", "update"]["bytes"] == 100
     assert network.edges["images@1", "layer@1"]["bytes"] == 5
     assert network.edges["gradient@0", "gradient/sum0@1"]["bytes"] == 100
     layer, total = network.nodes["layer@1"], network.nodes["gradient/sum0@1"]
     assert (layer["workspace_bytes"], layer["flops"], layer["colocation"]) == (5, 50, 3)
-    assert (total["scope"], total["phase"], total["colocation"]) == ("net", 1, 3)
+    for name in ("gradient/sum0@1", "gradient/total0@1"):
+        of_sum = network.nodes[name]
+        assert (of_sum["scope"], of_sum["phase"], of_sum["colocation"]) == ("net", 1, 3)
     assert (total["flops"], total["bytes_accessed"]) == (25, 300)
+    assert network.nodes["gradient/total0@1"]["bytes_accessed"] == 0
 
 
 def test_the_sum_of_a_gradient_is_added_up_in_order_held_and_waited_for() -> None:
@@ -273,14 +283,15 @@ def test_the_sum_of_a_gradient_is_added_up_in_order_held_and_waited_for() -> Non
     assert graph.op_names[3] == "layer"
     whole = micro_batched(replace(graph, held_tensors=held_tensors), 3)
     network = to_networkx(whole)
-    sums = "gradient/sum0@1", "gradient/sum0@2"
+    sums, total = ("gradient/sum0@1", "gradient/sum0@2"), "gradient/total0@2"
     assert waits_of(whole) == {
-        ("update", name) for name in ("gradient@0", "gradient@1", "gradient@2", *sums)
+        ("update", name) for name in ("gradient@0", "gradient@1", "gradient@2", total)
     }
     makers = {whole.op_names[op] for op in whole.tensor_producer[whole.held_tensors]}
-    assert makers == {"layer@0", "layer@1", "layer@2", sums[1]}
-    assert set(network.pred[sums[1]]) == {sums[0], "gradient@2"}
-    assert set(network.pred["update"]) == {"cast", sums[1]}
+    assert makers == {"layer@0", "layer@1", "layer@2", total}
+    assert set(network.pred[sums[1]]) == {"gradient@0", sums[0], "gradient@2"}
+    assert set(network.pred[total]) == {"gradient@0", sums[1]}
+    assert set(network.pred["update"]) == {"cast", total}
     assert network.edges["images@1", "layer@1"]["bytes"] == 4  # 10 / 3, rounded up
 
 
@@ -300,6 +311,7 @@ def test_a_sum_takes_its_part_of_the_time_of_the_update(
     whole = micro_batched(training_step(seconds=update_seconds, update=update), 3)
     seconds = dict(zip(whole.op_names, whole.measured_time["k80"], strict=True))
     assert seconds["gradient/sum0@1"] == seconds["gradient/sum0@2"] == expected
+    assert seconds["gradient/total0@2"] == 0
     assert seconds["update"] == update_seconds
     assert seconds["layer@2"] == pytest.approx(1 / 3)
 
@@ -387,7 +399,7 @@ def test_what_is_kept_until_the_update_is_no_gradient_of_weights() -> None:
 def test_what_runs_once(graph: OpGraph, once: set[str]) -> None:
     whole = micro_batched(graph, 2)
     assert {name for name in whole.op_names if "@" not in name} == once
-    assert whole.num_ops == 2 * graph.num_ops - len(once) + 1  # and the sum
+    assert whole.num_ops == 2 * graph.num_ops - len(once) + 2  # and the sum and its total
 
 
 def test_names_stay_unique() -> None:

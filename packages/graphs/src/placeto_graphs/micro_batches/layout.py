@@ -100,12 +100,14 @@ class Layout(NamedTuple):
     """Where the ops and tensors of a graph are in the step of its m micro-batches.
 
     The graph has V ops, T tensors, and A gradients of weights. Numbers from V on stand for the ops
-    that sum up gradients, and numbers from T on for their sums, one for each gradient. The step
-    has V' ops and T' tensors.
+    that add to the gradient of the first micro-batch, one for each gradient, and then for those
+    that pass on its total; numbers from T on for what they make. The step has V' ops and T'
+    tensors. A copy that there is not is -1: a sum of the first micro-batch, a total of any but the
+    last one.
     """
 
-    op: NDArray[np.int64]  # [m, V + A], in the step; none of sums for the first micro-batch (-1)
-    tensor: NDArray[np.int64]  # [m, T + A]; the sum up to the first one is its gradient
+    op: NDArray[np.int64]  # [m, V + 2 A], in the step
+    tensor: NDArray[np.int64]  # [m, T + 2 A]
     source_op: NDArray[np.int64]  # [V'], what each op of the step stands for
     micro_batch: NDArray[np.int64]  # [V'], or `ONCE`
     source_tensor: NDArray[np.int64]  # [T']
@@ -118,18 +120,20 @@ def layout_of(graph: OpGraph, count: int) -> Layout:
     """Return where everything is in the step of ``count`` micro-batches.
 
     Ops are in the order of their phases. In each phase the ops that run once come first, then one
-    micro-batch after the other, each in the order of the graph. A sum follows the op that makes the
-    gradient. Tensors are in the order of the ops that make them.
+    micro-batch after the other, each in the order of the graph. A sum, and then the
+    total, follows the op that makes the gradient. Tensors are in the order of their makers.
     """
     of_batch = ops_of_batch(graph)
     gradients = accumulated_gradients(graph, of_batch)
     num_sums = len(gradients)
-    origin = np.append(np.arange(graph.num_ops), graph.tensor_producer[gradients]).astype(np.int64)
-    maker = np.append(graph.tensor_producer, graph.num_ops + np.arange(num_sums))
+    makers = graph.tensor_producer[gradients]
+    origin = np.concatenate([np.arange(graph.num_ops), makers, makers]).astype(np.int64)
+    maker = np.append(graph.tensor_producer, graph.num_ops + np.arange(2 * num_sums))
 
-    is_repeated, is_sum = of_batch[origin], np.arange(len(origin)) >= graph.num_ops
+    is_repeated, column = of_batch[origin], np.arange(len(origin))
     index = np.arange(count)[:, None]
-    exists = np.where(index == 0, ~is_sum, is_repeated)
+    exists = np.where(index == 0, column < graph.num_ops, is_repeated)
+    exists[:-1, graph.num_ops + num_sums :] = False
     micro_batch = np.where(is_repeated, index, ONCE)
     op, source_op = _numbered(exists, [origin, micro_batch, graph.phases[origin]])
     tensor, source_tensor = _numbered(exists[:, maker], [op[:, maker]])
@@ -138,7 +142,6 @@ def layout_of(graph: OpGraph, count: int) -> Layout:
     batch_of_op = micro_batch[exists][np.argsort(op[exists])]
     op[:, ~is_repeated] = op[0, ~is_repeated]
     tensor[:, ~is_repeated[maker]] = tensor[0, ~is_repeated[maker]]
-    tensor[0, graph.num_tensors :] = tensor[0, gradients]
     return Layout(
         op, tensor, source_op, batch_of_op, source_tensor, tensor_producer, gradients, of_batch
     )

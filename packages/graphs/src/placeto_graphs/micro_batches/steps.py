@@ -14,7 +14,7 @@ from placeto_graphs.micro_batches.layout import Layout, gradients_and_terms, lay
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.cluster import BACKWARD_FIRST
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import ONCE, OpGraph, Phase
+from placeto_graphs.schema.op_graph import FREE_TYPE, ONCE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
 
 SUM_TYPE = "placeto.add_gradients"
@@ -30,7 +30,8 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     The batch is cut into m equal parts. Ops that depend on it (`ops_of_batch`) run once for each
     part, as ``conv@3`` for the fourth. Weights, buffers, ops that depend on these alone, and the
     update exist once. From the second micro-batch on, an op ``placeto.add_gradients`` adds each
-    gradient of a weight, a tensor that the update reads from the backward pass, to its sum.
+    gradient of a weight, a tensor that the update reads from the backward pass, to that of the
+    first one, in its memory.
 
     - **Parts.** A copy has an m-th part of the FLOPs, bytes, weights, measured times and tensors of
       its op; bytes are rounded up. Gradients of weights, and the terms that they are sums of, keep
@@ -38,7 +39,9 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
       a step that was captured or measured with it.
     - **Sums** have three times the bytes of the gradient to read and write, and a FLOP for each of
       its float32 numbers. They take as long as an op of the update that reads the gradient, or its
-      share of the time if that op moves more bytes; on a kind that was not measured, none.
+      share of the time if that op moves more bytes; on a kind that was not measured, none. What a
+      sum makes has no bytes. After the last one an op ``placeto.free``, which takes no time, lets
+      go of the gradient of the first micro-batch, and makes the total that the update reads.
     - **Order.** First all forward ops, one micro-batch after the other, then all backward ops from
       the first one, which is ready first, as in PyTorch's ``ScheduleGPipe``; then the update.
 
@@ -58,13 +61,13 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     --------
     >>> import networkx as nx
     >>> from placeto_graphs import from_networkx
-    >>> step = nx.DiGraph([("images", "layer"), ("layer", "gradient"), ("weights", "layer")])
+    >>> step = nx.DiGraph([("images", "layer"), ("layer", "grad"), ("weights", "layer")])
     >>> step.add_node("weights", parameter_bytes=64)
-    >>> step.add_node("gradient", phase=1)
+    >>> step.add_node("grad", phase=1)
     >>> step.add_node("update", phase=2)
-    >>> step.add_edge("gradient", "update", bytes=64)
+    >>> step.add_edge("grad", "update", bytes=64)
     >>> " ".join(micro_batched(from_networkx(step), 2).op_names)
-    'weights images@0 layer@0 images@1 layer@1 gradient@0 gradient@1 gradient/sum0@1 update'
+    'weights images@0 layer@0 images@1 layer@1 grad@0 grad@1 grad/sum0@1 grad/total0@1 update'
     """
     count = _checked_count(graph, num_micro_batches)
     if count == 1:
@@ -192,7 +195,7 @@ def _part_of_graph(graph: OpGraph, samples: int, batch: int) -> OpGraph:
 
 def _repeated_grouping(graph: OpGraph, grouping: Grouping, layout: Layout) -> Grouping:
     """Return the groups of the ops of a step: those of what they are copies of, or sums for."""
-    makers = graph.tensor_producer[layout.gradients]
+    makers = np.tile(graph.tensor_producer[layout.gradients], 2)
     group_of = np.append(grouping.group_of, grouping.group_of[makers])[layout.source_op]
     return Grouping(group_of=group_of, group_names=grouping.group_names)
 
@@ -201,39 +204,43 @@ def _repeated_times(
     graph: OpGraph, seconds: NDArray[np.float64], layout: Layout
 ) -> NDArray[np.float64]:
     """Return float64[V', ...], the times of the ops of a step, from float64[V, ...]."""
-    sums = times_of_sums(graph, seconds, layout.gradients)
-    return np.concatenate([seconds, sums])[layout.source_op]
+    of_sums = times_of_sums(graph, seconds, layout.gradients)
+    return np.concatenate([seconds, of_sums, np.zeros_like(of_sums)])[layout.source_op]
 
 
 def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
     makers = graph.tensor_producer[layout.gradients]
     sizes = graph.tensor_bytes[layout.gradients]
     none = np.zeros(len(makers), np.int64)
-    scopes_of_sums = [graph.scopes[maker] for maker in makers.tolist()]
+    types = [SUM_TYPE] * len(makers) + [FREE_TYPE] * len(makers)
 
-    def of_ops(values: NDArray[Value], of_sums: NDArray[np.generic]) -> NDArray[Value]:
-        return np.append(values, of_sums.astype(values.dtype))[layout.source_op]
+    def of_ops(values: NDArray[Value], *of_sums_and_totals: NDArray[np.generic]) -> NDArray[Value]:
+        every = np.concatenate([values, *of_sums_and_totals]).astype(values.dtype)
+        return every[layout.source_op]
 
-    def texts_of_ops(values: Sequence[str], of_sums: Sequence[str]) -> tuple[str, ...]:
-        every = [*values, *of_sums]
+    def texts_of_ops(values: Sequence[str], of_sums_and_totals: Sequence[str]) -> tuple[str, ...]:
+        every = [*values, *of_sums_and_totals]
         return tuple(every[op] for op in layout.source_op.tolist())
+
+    def like_makers(values: Sequence[str]) -> tuple[str, ...]:
+        return texts_of_ops(values, [values[maker] for maker in makers.tolist()] * 2)
 
     return OpGraph(
         op_names=_names(graph, layout),
-        op_types=texts_of_ops(graph.op_types, [SUM_TYPE] * len(makers)),
-        scopes=texts_of_ops(graph.scopes, scopes_of_sums),
-        phases=of_ops(graph.phases, none + Phase.BACKWARD),
-        flops=of_ops(graph.flops, sizes / BYTES_PER_NUMBER),
-        bytes_accessed=of_ops(graph.bytes_accessed, PASSES_OF_SUM * sizes),
-        parameter_bytes=of_ops(graph.parameter_bytes, none) * (layout.micro_batch <= 0),
-        workspace_bytes=of_ops(graph.workspace_bytes, none),
-        colocation=of_ops(graph.colocation, graph.colocation[makers]),
-        dtype=texts_of_ops(graph.dtype, [graph.dtype[maker] for maker in makers.tolist()]),
-        groups=of_ops(graph.groups, none + 1),
-        group_channels=of_ops(graph.group_channels, none),
+        op_types=texts_of_ops(graph.op_types, types),
+        scopes=like_makers(graph.scopes),
+        phases=of_ops(graph.phases, *[none + Phase.BACKWARD] * 2),
+        flops=of_ops(graph.flops, sizes / BYTES_PER_NUMBER, none),
+        bytes_accessed=of_ops(graph.bytes_accessed, PASSES_OF_SUM * sizes, none),
+        parameter_bytes=of_ops(graph.parameter_bytes, none, none) * (layout.micro_batch <= 0),
+        workspace_bytes=of_ops(graph.workspace_bytes, none, none),
+        colocation=of_ops(graph.colocation, *[graph.colocation[makers]] * 2),
+        dtype=like_makers(graph.dtype),
+        groups=of_ops(graph.groups, *[none + 1] * 2),
+        group_channels=of_ops(graph.group_channels, none, none),
         micro_batch=layout.micro_batch.astype(np.int32),
         tensor_producer=layout.tensor_producer,
-        tensor_bytes=np.append(graph.tensor_bytes, sizes)[layout.source_tensor],
+        tensor_bytes=np.concatenate([graph.tensor_bytes, none, sizes])[layout.source_tensor],
         held_tensors=_held(graph, layout),
         edges=_edges(graph, layout),
         waits=_waits(graph, layout),
@@ -249,8 +256,14 @@ def _names(graph: OpGraph, layout: Layout) -> tuple[str, ...]:
     copies = list(zip(layout.source_op.tolist(), layout.micro_batch.tolist(), strict=True))
     for signs in counting(1):  # more where an op of the graph has a name like a copy or a sum
         has_clash = any(re.search("@" * signs + "[0-9]*$", name) for name in graph.op_names)
-        sums = [_name_of_sum(graph, tensor, "/" * signs) for tensor in layout.gradients]
-        names = [*graph.op_names, *sums]
+        names = [
+            *graph.op_names,
+            *(
+                _name_of_sum(graph, tensor, f"{'/' * signs}{kind}")
+                for kind in ("sum", "total")
+                for tensor in layout.gradients
+            ),
+        ]
         copy_names = [
             names[op] if i == ONCE else f"{names[op]}{'@' * signs}{i}" for op, i in copies
         ]
@@ -259,23 +272,24 @@ def _names(graph: OpGraph, layout: Layout) -> tuple[str, ...]:
     return tuple(copy_names)
 
 
-def _name_of_sum(graph: OpGraph, gradient: np.int64, separator: str) -> str:
+def _name_of_sum(graph: OpGraph, gradient: np.int64, suffix: str) -> str:
     maker = int(graph.tensor_producer[gradient])
     position = np.searchsorted(graph.tensors_of_op[maker], gradient)
-    return f"{graph.op_names[maker]}{separator}sum{position}"
+    return f"{graph.op_names[maker]}{suffix}{position}"
 
 
 def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     """Return the edges by phase and micro-batch of their consumers, and then as in the graph."""
     tensors, consumers = graph.edges.T.astype(np.int64)
     rows, of_batch = np.arange(graph.num_edges), layout.of_batch
-    sums = graph.num_tensors + np.arange(len(layout.gradients))
-    in_sum = np.arange(graph.num_tensors)
-    in_sum[layout.gradients] = sums
+    sums, totals = graph.num_tensors + np.arange(2 * len(layout.gradients)).reshape(2, -1)
+    total_of = np.arange(graph.num_tensors)
+    total_of[layout.gradients] = totals
     to_copies = of_batch[consumers]
-    from_each = ~to_copies & of_batch[graph.edge_producers] & (in_sum[tensors] == tensors)
+    from_each = ~to_copies & of_batch[graph.edge_producers] & (total_of[tensors] == tensors)
     from_one = ~to_copies & ~from_each
-    add = layout.op[1:, graph.num_ops :]
+    add, give = np.split(layout.op[:, graph.num_ops :], 2, axis=1)
+    buffers = layout.tensor[:1, layout.gradients]  # in which sums are made
     edges: list[NDArray[np.int64]] = []
 
     def add_edges(
@@ -286,38 +300,42 @@ def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
 
     for among in (to_copies, from_each):
         add_edges(layout.tensor[:, tensors[among]], layout.op[:, consumers[among]], rows[among])
-    last_tensors = layout.tensor[-1:, in_sum[tensors[from_one]]]
+    last_tensors = layout.tensor[-1:, total_of[tensors[from_one]]]
     add_edges(last_tensors, layout.op[-1:, consumers[from_one]], rows[from_one])
-    add_edges(layout.tensor[:-1, sums], add, graph.num_edges + sums)  # the sum so far
-    add_edges(layout.tensor[1:, layout.gradients], add, graph.num_edges + sums)  # and what is new
+    readers_of_sums = np.concatenate([add[2:], give[-1:]])
+    add_edges(np.broadcast_to(buffers, add[1:].shape), add[1:], graph.num_edges + sums)
+    add_edges(layout.tensor[1:, layout.gradients], add[1:], graph.num_edges + sums)
+    add_edges(layout.tensor[1:, sums], readers_of_sums, graph.num_edges + totals)
+    add_edges(buffers, give[-1:], graph.num_edges + totals)
     read, reader, row = np.concatenate(edges, axis=1)
-    phases = np.append(graph.phases, np.full(len(sums), Phase.BACKWARD))[layout.source_op]
+    phases = np.append(graph.phases, np.full(2 * len(sums), Phase.BACKWARD))[layout.source_op]
     order = np.lexsort([read, row, layout.micro_batch[reader], phases[reader]])
     return np.stack([read, reader], axis=1)[order].astype(np.int32)
 
 
 def _held(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
-    """Return the copies of held tensors; of a gradient, the sum of all micro-batches alone."""
+    """Return the copies of held tensors; of a gradient, the total of all micro-batches alone."""
     held_tensors = graph.held_tensors
     is_gradient = np.isin(held_tensors, layout.gradients)
     gradient_index = np.searchsorted(layout.gradients, held_tensors[is_gradient])
-    sums = layout.tensor[-1, graph.num_tensors + gradient_index]
+    totals = layout.tensor[-1, graph.num_tensors + len(layout.gradients) + gradient_index]
     copies = np.flatnonzero(np.isin(layout.source_tensor, held_tensors[~is_gradient]))
-    return np.concatenate([copies, sums]).astype(np.int32)
+    return np.concatenate([copies, totals]).astype(np.int32)
 
 
 def _waits(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     """Return the waits of each copy for the same copy, and of what runs once for all of them.
 
-    An op that waits for the maker of a gradient of all micro-batches also waits for their sum. A
+    An op that waits for the maker of a gradient of all micro-batches also waits for the total. A
     backward op that runs once runs with the first micro-batch, and does not wait for the others.
     """
-    waits_for_sums: list[tuple[int, int]] = []
+    waits_for_totals: list[tuple[int, int]] = []
+    first_total = graph.num_ops + len(layout.gradients)
     for gradient_index, maker in enumerate(graph.tensor_producer[layout.gradients].tolist()):
         waiters = graph.waiters_of_op[maker]
         waiters = waiters[~layout.of_batch[waiters]]
-        waits_for_sums += [(op, graph.num_ops + gradient_index) for op in waiters.tolist()]
-    rows = np.concatenate([graph.waits, np.array(waits_for_sums, np.int32).reshape(-1, 2)])
+        waits_for_totals += [(op, first_total + gradient_index) for op in waiters.tolist()]
+    rows = np.concatenate([graph.waits, np.array(waits_for_totals, np.int32).reshape(-1, 2)])
     ops, awaited = layout.op[:, rows[:, 0]], layout.op[:, rows[:, 1]]
     of_first = ~layout.of_batch[rows[:, 0]] & (graph.phases[rows[:, 0]] == Phase.BACKWARD)
     exists = (ops >= 0) & (awaited >= 0)
