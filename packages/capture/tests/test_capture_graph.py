@@ -74,7 +74,8 @@ KINDS = ("weight", "bias")
 
 def test_updates_take_no_further_memory_and_wait_for_those_who_read_the_weights() -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-    graph = capture(model, torch.empty(2, 3), target="cpu")
+    optimizer = partial(torch.optim.Adam, fused=True)
+    graph = capture(model, torch.empty(2, 3), optimizer=optimizer, target="cpu")
     updates = {name for name in graph.op_names if name.endswith("placeto.update")}
     assert updates == {f"{layer}.{kind}/placeto.update" for layer in (0, 1) for kind in KINDS}
     for name in updates:

@@ -1,6 +1,7 @@
 """The kernels of the device that a step is for, and updates as one op."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,8 +150,9 @@ def test_what_is_dropped_is_dropped_in_the_backward_pass_too() -> None:
     assert results["0.weight.grad"].sum().item() == pytest.approx(2 * num_kept)
 
 
-def test_an_update_moves_what_is_there_before_and_after_it_once() -> None:
-    graph = capture(nn.Linear(3, 5), torch.ones(2, 3))
+def test_a_fused_update_moves_what_is_there_before_and_after_it_once() -> None:
+    optimizer = partial(torch.optim.Adam, fused=True)
+    graph = capture(nn.Linear(3, 5), torch.ones(2, 3), optimizer=optimizer)
     moved = dict(zip(graph.op_names, graph.bytes_accessed, strict=True))
     # Gradient, weights, two moments and a count of steps are read, all but the first are written.
     assert moved["weight/placeto.update"] == 4 * (7 * 15 + 2)

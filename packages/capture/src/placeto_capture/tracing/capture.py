@@ -82,8 +82,9 @@ def capture(
         Function from a list of parameters to a `torch.optim.Optimizer`, such as
         ``functools.partial(torch.optim.SGD, lr=0.1)``, or an optimizer of the model's parameters;
         Adam by default. The step is not the first one of the training: the optimizer's state is
-        there. The update of each parameter is one op of type ``"placeto.update"``, with the memory
-        of the implementation that ``foreach`` and ``fused`` choose, or that is PyTorch's default.
+        there. Its update has the kernels and memory of the implementation that ``foreach`` and
+        ``fused`` choose, or that is PyTorch's default for the target. Those of a fused one, or of
+        ``foreach``, are one op of type ``"placeto.update"`` for each parameter.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
     target
@@ -100,7 +101,8 @@ def capture(
     updates
         Order of the updates. ``"after-backward"``: after the backward pass, as a training loop of
         PyTorch does, with all gradients in memory. ``"as-ready"``: each weight as soon as its
-        gradient is there, as TensorFlow does; the tensors alone then decide what comes first.
+        gradient is there, by a fused kernel, as TensorFlow does; the tensors alone then decide what
+        comes first.
     parameter_bytes
         Bytes that parameters are held in, by name, where these are others than those of their
         dtype, as those of quantized weights are: for ``"inference"``. Ops that read such a
@@ -378,8 +380,8 @@ class _Step:
                 self.modules, self.optimizers, self.changed_objects, self.inputs, self._fake_mode
             )
             self.tracer = Tracer(objects.memory, self._scopes, self.options)
-            takes_foreach = self.options.target == "gpu" and self.updates == "after-backward"
-            self.phases = StepPhases(self.tracer, self._fake_mode, objects, takes_foreach)
+            are_fused = self.updates == "as-ready"  # as TensorFlow has them
+            self.phases = StepPhases(self.tracer, self._fake_mode, objects, are_fused)
             arguments = objects.inputs
             args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
             with objects.in_place():

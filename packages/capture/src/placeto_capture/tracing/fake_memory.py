@@ -133,12 +133,7 @@ def _check(name: str, tensor: torch.Tensor) -> None:
             f"{name}: expected a parameter with a shape, got one that gets it from the first "
             "input; call the model once before"
         )
-    # Functions of tensors have to do with a subclass what they do with tensors.
-    is_plain = all(
-        any(getattr_static(tensor, name) is getattr_static(plain, name) for plain in PLAIN)
-        for name in ("__torch_function__", "__torch_dispatch__")
-    )
-    if type(tensor) is not FakeTensor and not is_plain:
+    if not is_plain(tensor):
         raise CaptureError(
             f"{name}: expected a plain tensor, got a {type(tensor).__name__}, which computes in a "
             "way of its own; capture the model before it is sharded, quantized or wrapped"
@@ -146,6 +141,14 @@ def _check(name: str, tensor: torch.Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "a nested one" if tensor.is_nested else f"one of layout {tensor.layout}"
         raise CaptureError(f"{name}: expected a dense tensor, got {kind}")
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether functions do with a tensor what they do with those of torch's own classes."""
+    return type(tensor) is FakeTensor or all(
+        any(getattr_static(tensor, name) is getattr_static(plain, name) for plain in PLAIN)
+        for name in ("__torch_function__", "__torch_dispatch__")
+    )
 
 
 def _overlapping(spans: Sequence[Span]) -> list[list[int]]:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_capture.tracing.fake_memory import FakeMemory
+from placeto_capture.tracing.fake_memory import FakeMemory, is_plain
 
 WRAPPERS = "DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"
 HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
@@ -93,6 +93,7 @@ class FakeObjects:
                         f"{type(optimizer).__name__} of another of shape {tuple(weight.shape)}"
                     )
         for _, tensor in tensors_in_state("", optimizer.state):
+            check_state(tensor)
             if not isinstance(tensor, FakeTensor):
                 self._memo[id(tensor)] = _fake_like(tensor, self._fake_mode)
                 self.optimizers_with_state.add(id(optimizer))
@@ -141,6 +142,16 @@ def _check(path: str, module: nn.Module) -> None:
 def _named(prefix: str, module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(prefix, remove_duplicate=False)
     yield from module.named_buffers(prefix, remove_duplicate=False)
+
+
+def check_state(tensor: torch.Tensor) -> None:
+    """Refuse a tensor in an optimizer's state whose bytes or ops are not those of its dtype."""
+    if not is_plain(tensor):
+        raise CaptureError(
+            f"optimizer: expected one that keeps plain tensors, got one that keeps a "
+            f"{type(tensor).__name__}, which computes in a way of its own; capture with "
+            "torch.optim.SGD, Adam or AdamW in its place"
+        )
 
 
 def _fake_like(tensor: torch.Tensor, fake_mode: FakeTensorMode) -> torch.Tensor:

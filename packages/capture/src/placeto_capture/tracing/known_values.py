@@ -1,9 +1,11 @@
 """Values that a step knows beforehand, or that are assumed: a pass over what was recorded.
 
 A value that follows from constants is computed, by running the few ops that led to it on real
-tensors. Of others it is assumed that numbers are finite, and choices by unknown scores fair.
+tensors. Of others it is assumed that numbers are finite, and choices by unknown scores fair. In an
+optimizer's step, norms and the numbers of its state are 1.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from placeto_capture.errors import CaptureWarning
 from placeto_capture.tracing.fake_results import UNSCALE
 from placeto_capture.tracing.functions import ALLOCATIONS, SHAPED_ALIKE
+from placeto_capture.tracing.origins import model_line
 from placeto_capture.tracing.replay import Slots, StorageMemory, prepared
 from placeto_capture.tracing.trace import Call, Placeholder, View, views_in
 
@@ -30,6 +34,8 @@ class KnownValues:
         self._placeholder_of_storage: dict[int, Placeholder] = {}
         self._calls: dict[int, Call] = {}  # those whose results are known, by op
         self._assumptions: dict[int, Assumption] = {}
+        self._numbers_of_state: dict[int, View] = {}  # by storage
+        self._has_norms = False  # whether some are assumed
 
     def add(self, placeholder: Placeholder) -> None:
         """Note a placeholder if its values may decide what runs: no weights, no measured data."""
@@ -45,6 +51,12 @@ class KnownValues:
             self._known.update(placeholder.storages)
             self._placeholder_of_storage.update(dict.fromkeys(placeholder.storages, placeholder))
 
+    def add_state(self, view: View) -> None:
+        """Note a tensor of an optimizer's state, which is known if it is one number."""
+        if not view.size:
+            self._known.add(view.storage)
+            self._numbers_of_state[view.storage] = view
+
     def follow(self, op: int, call: Call) -> None:
         """Note an op that ran: what it makes is known if all is that it depends on."""
         if call.function is UNSCALE:  # numbers are finite, so that what is found stays as it was
@@ -58,14 +70,24 @@ class KnownValues:
                 self._known.difference_update(changed)
                 return
             self._assumptions[op] = assumption
+            self._has_norms |= call.op_type in NORMS
             changed = tuple(view.storage for view in [call.outputs[assumption[0]]] if view)
         elif call.op_type in ALLOCATIONS:  # there is no value in it yet
             return
         self._known.update(changed)
         self._calls[op] = call
 
-    def result(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Return what a function gives for known views; None for others, or too much work."""
+    def result(
+        self,
+        func: Any,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+        norm: float = 1.0,
+    ) -> Any:
+        """Return what a function gives for known views; None for others, or too much work.
+
+        Norms in an optimizer's step are as large as ``norm``.
+        """
         read = {view.storage for view in views_in((arguments, keywords))}
         if not self._known.issuperset(read):
             return None
@@ -80,18 +102,30 @@ class KnownValues:
                 placeholder = self._placeholder_of_storage[storage]
                 for name, view in placeholder.tensors.items():
                     memory.tensor(view).copy_(placeholder.values[name].detach())
+            for storage in storages & self._numbers_of_state.keys():
+                memory.tensor(self._numbers_of_state[storage]).fill_(1)
             for op in ops:
-                self._run(op, memory)
+                self._run(op, memory, norm)
             call = Call(func, arguments, keywords)
             args, values = prepared(call, memory.slots).arguments(memory)
             return func(*args, **values)
 
     def answer(self, func: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Return `result` with fake tensors in place of real ones."""
+        result = self.result(func, arguments, keywords)
+        if isinstance(result, bool) and self._has_norms:
+            others = (self.result(func, arguments, keywords, norm) for norm in OTHER_NORMS)
+            if any(other != result for other in others):
+                warnings.warn(
+                    "optimizer: captured as if norms were 1, by which its step decides what it "
+                    f"does{model_line()}",
+                    CaptureWarning,
+                    stacklevel=2,
+                )
         return pytree.tree_map_only(
             torch.Tensor,
             lambda tensor: torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype),
-            self.result(func, arguments, keywords),
+            result,
         )
 
     def _slice(self, storages: set[int]) -> tuple[list[int], set[int]]:
@@ -104,18 +138,21 @@ class KnownValues:
                 touched.update((*read, *call.creates))
         return ops[::-1], touched
 
-    def _run(self, op: int, memory: StorageMemory) -> None:
+    def _run(self, op: int, memory: StorageMemory, norm: float) -> None:
         call = self._calls[op]
         if op not in self._assumptions:
             memory.run(call, seed=0)
             return
         output, make = self._assumptions[op]
         result: list[Any] = [None] * len(call.outputs)
-        result[output] = make(op)
+        result[output] = make(op) * norm if call.op_type in NORMS else make(op)
         memory.keep(prepared(call, memory.slots), result)
 
 
 aten = torch.ops.aten
+
+NORMS = {"aten.linalg_vector_norm", "aten.norm"}
+OTHER_NORMS = 2**-10, 2**10  # with which a decision is made once more
 
 # Tests of numbers that are false of finite ones, and what equal ones say.
 _TESTS = {aten.isinf.default, aten.isnan.default, aten.isneginf.default, aten.isposinf.default}
@@ -140,6 +177,8 @@ def assumption_of(call: Call) -> Assumption | None:
     if answer is not None and view is not None:
         size = view.size
         return 0, lambda _seed: torch.full(size, answer)
+    if call.update > 0 and call.op_type in NORMS and view is not None and not view.size:
+        return 0, lambda _seed: torch.ones(())
     chosen = _CHOICES.get(call.function)
     if chosen is not None:
         return chosen, lambda seed: _drawn(call, chosen, seed)

@@ -76,7 +76,7 @@ def patched_torch(target: Target) -> Iterator[None]:
         patches = [OneDevice(target), patch_format(), patch_module_apply(), patch_flex_attention()]
         patches += [mock.patch.object(torch, "cond", cond_by_value), patch_nested()]
         if target == "gpu":
-            patches += [dispatch_as_on_gpu(), patch_autocast(), patch_offload()]
+            patches += [dispatch_as_on_gpu(), patch_autocast(), patch_offload(), patch_foreach()]
         for patch in patches:
             stack.enter_context(patch)
         yield
@@ -148,6 +148,17 @@ def patch_offload() -> Iterator[None]:
         mock.patch.object(FakeTensor, "device", property(device_of)),
     ):
         yield
+
+
+def patch_foreach() -> Any:
+    """Let optimizers take ``foreach`` for fake tensors where they take it for those of a GPU."""
+    module: Any = sys.modules[torch.optim.Optimizer.__module__]
+    kinds = [*module._foreach_supported_types, FakeTensor]
+    switches: Any = {
+        "_foreach_supported_types": kinds,
+        "_get_foreach_kernels_supported_devices": lambda: [FAKE],
+    }
+    return mock.patch.multiple(module, **switches)
 
 
 def cond_by_value(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:

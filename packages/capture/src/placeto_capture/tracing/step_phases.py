@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
+from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.fake_memory import FakeMemory
 from placeto_capture.tracing.fake_objects import FakeObjects, tensors_in_state
 from placeto_capture.tracing.origins import ModuleScopes
@@ -34,10 +35,10 @@ class StepPhases:
     """
 
     def __init__(
-        self, tracer: Tracer, fake_mode: FakeTensorMode, objects: FakeObjects, takes_foreach: bool
+        self, tracer: Tracer, fake_mode: FakeTensorMode, objects: FakeObjects, are_fused: bool
     ) -> None:
         self._tracer = tracer
-        self._takes_foreach = takes_foreach  # of optimizers that do not say it
+        self._are_fused = are_fused  # all updates, also of optimizers that do not say it
         self._fake_mode = fake_mode
         self._objects = objects
         self._unsettled: int | None = None  # first op after the last backward pass or update
@@ -105,6 +106,7 @@ class StepPhases:
         """Record nothing inside, where another tracer answers questions for values."""
         memory = FakeMemory([], [], self._fake_mode)
         apart = Tracer(memory, ModuleScopes(), TracingOptions(mask_fraction=1.0))
+        apart.phase, apart.update = Phase.UPDATE, 1  # so that norms are known
         with _disable_current_modes(), self._fake_mode, apart:
             yield
 
@@ -148,19 +150,24 @@ class StepPhases:
         self._depth += 1
         if self._depth > 1:
             return None
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise CaptureError(
+                "optimizer: expected one that runs the same ops in each step, got LBFGS, which "
+                "evaluates its closure as often as the loss demands; capture one evaluation, with "
+                "torch.optim.SGD in its place"
+            )
         with _disable_current_modes():
             self._objects.hold(optimizer)
         self._tracer.update += 1
         groups = optimizer.param_groups
-        if self._is_fused.setdefault(id(optimizer), any(group.get("fused") for group in groups)):
+        is_fused = self._are_fused or any(group.get("fused") for group in groups)
+        if self._is_fused.setdefault(id(optimizer), is_fused):
             self._tracer.fused.add(self._tracer.update)
         for group in groups:
-            if "foreach" in group and group["foreach"] is None:
-                is_plain = group.get("differentiable") or isinstance(group["lr"], torch.Tensor)
-                is_said = group.get("fused") is not None
-                group["foreach"] = self._takes_foreach and not (is_plain or is_said)
             # Those of `capturable` are for graphs of CUDA, and are refused on a CPU.
-            group.update({name: False for name in ("fused", "capturable") if name in group})
+            group.update({name: False for name in ("fused", "capturable") if group.get(name)})
+            if self._is_fused[id(optimizer)] and "foreach" in group:
+                group["foreach"] = False  # one weight after the other
         self._phase_before = self._tracer.phase
         closure = keywords.get("closure", args[1] if len(args) > 1 else None)
         if closure is not None:

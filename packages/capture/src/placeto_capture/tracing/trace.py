@@ -128,6 +128,8 @@ class Call:
     # of updates before or after these, 0 for others.
     update: int = 0
     workspace_bytes: int = 0  # the most bytes that are there only between these parts
+    # Whether a function of lists of tensors, such as `torch._foreach_add_`, has called it.
+    is_of_list: bool = False
     # Ops that come before the node of autograd that has run it, see `BackwardPasses`. A free waits
     # for the last op during which its storages are held.
     waits_for: tuple[int, ...] = ()
@@ -172,7 +174,8 @@ class Trace:
     held_storages: frozenset[int] = frozenset()
     # Number of ops that had run when nothing referred to a storage any more.
     deaths: Mapping[int, int] = field(default_factory=dict)
-    fused: frozenset[int] = frozenset()  # updates (`Call.update`) that have no workspace
+    # Updates (`Call.update`) that are one kernel, which keeps what is between its parts.
+    fused: frozenset[int] = frozenset()
     # As for `capture`. Where updates run as soon as they can, an op waits for tensors alone.
     updates: Updates = "after-backward"
     # Bytes of storages of weights that are not held in the bytes of their dtype.

@@ -6,6 +6,7 @@ It keeps storages alive, so that no two share an address, but no tensor: autogra
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._C import DispatchKey
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
+from placeto_capture.tracing.fake_objects import check_state
 from placeto_capture.tracing.fake_results import (
     UnknownCountError,
     list_function,
@@ -65,7 +67,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.scope = ""  # of ops that run outside of all modules
         self.phase = Phase.FORWARD  # of the ops that run
         self.update = 0  # number of the optimizer's step that runs, in the update phase
-        self.fused: set[int] = set()  # numbers of those of optimizers with ``fused=True``
+        self.fused: set[int] = set()  # numbers of those that are one kernel for each weight
+        self._is_in_list = False  # whether a function of lists of tensors runs
         self._memory = memory
         self.scopes = scopes
         self._mask_fraction = options.mask_fraction
@@ -150,6 +153,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         op, placeholder = self._placeholder_of_storage[self._look_up(parameter).storage]
         for name, tensor in state.items():
             placeholder.state[name] = self._look_up(tensor, maker=op)
+            self._known_values.add_state(placeholder.state[name])
         storages = [*placeholder.storages]
         if parameter.grad is not None:
             storages.append(self._look_up(self._fake(parameter.grad)).storage)
@@ -182,7 +186,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         function = function_of(func)
         take_apart = list_function(func, args)
         if take_apart is not None:
-            with self:
+            with self, mock.patch.object(self, "_is_in_list", True):
                 return take_apart(*args, **kwargs)
         if function.is_composite:  # which comes here whole in an inference mode
             with self:
@@ -241,6 +245,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ),
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
+            is_of_list=self._is_in_list,
         )
         if function.name in ALLOCATIONS and not written:
             self._allocations.update(dict.fromkeys(call.creates, call))
@@ -366,6 +371,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
             return value
         if id(value) not in self._memory.fake_of:
+            if self.phase == Phase.UPDATE:
+                check_state(value)
             if value.requires_grad:
                 raise StepError(
                     "expected tensors that are inputs or parameters of the model, got another one "
@@ -434,6 +441,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = self._constant_name
         whole = whole_storage(storage, tensor.untyped_storage().nbytes())
         self.ops.append(Placeholder(name, self._current_scope, "input", {name: whole}, {}))
+        if self.phase == Phase.UPDATE:
+            view = View(storage, tensor.dtype, tuple(tensor.shape), tensor.stride(), 0)
+            self._known_values.add_state(view)
         return len(self.ops) - 1
 
 

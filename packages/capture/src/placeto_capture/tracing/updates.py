@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from placeto_capture.costs.op_classes import OpClass, class_of_type
-from placeto_capture.tracing.trace import Call, Op, Placeholder, Trace, views_in
+from placeto_capture.tracing.trace import Call, Op, Placeholder, Trace, View, views_in
 from placeto_graphs import Phase
 
 # Classes of the ops that fused optimizers run in one kernel: not the products of Muon.
@@ -14,14 +14,15 @@ CLASSES_OF_UPDATES = {OpClass.ELEMENTWISE, OpClass.REDUCTION, OpClass.COPY}
 
 
 def with_whole_updates(trace: Trace) -> Trace:
-    """Return a trace in which the update of each weight is one op of type ``"placeto.update"``.
+    """Return a trace in which the `_kernels` of updates are ops of type ``"placeto.update"``.
 
-    It stands where its last op stood, and leaves out ops that others depend on, such as norms. What
-    is there only between its ops is workspace; while ops of other weights run, as with ``foreach``,
-    a tensor.
+    Each stands where its last op stood, and leaves out ops that others depend on, such as norms.
+    What is there only between its ops is workspace; while ops of other weights run, as with
+    ``foreach``, a tensor.
     """
     users = _users(trace)
-    undisturbed = (_undisturbed_ops(trace, ops, users) for ops in _updates(trace))
+    kernels = (kernel for ops in _updates(trace) for kernel in _kernels(trace, ops))
+    undisturbed = (_undisturbed_ops(trace, ops, users) for ops in kernels)
     merged = {
         ops[-1]: ops
         for ops in undisturbed
@@ -142,6 +143,35 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
     return list(ops_of_owner.values())
 
 
+def _kernels(trace: Trace, ops: list[int]) -> Iterable[list[int]]:
+    """Return the ops of the update of a weight in parts that are launched together.
+
+    They are all of a fused update; those of functions of lists, which all weights share; and
+    numbers of the state, such as a count of steps, which the host has, with the op after them. Any
+    other op is launched by itself.
+    """
+    if trace.ops[ops[0]].update in trace.fused:
+        return [ops]
+    kernels = [ops[:1]]
+    for op in ops[1:]:
+        last = trace.ops[kernels[-1][-1]]
+        is_of_list = last.is_of_list and trace.ops[op].is_of_list
+        if is_of_list or _is_of_host(trace, last):
+            kernels[-1].append(op)
+        else:
+            kernels.append([op])
+    return kernels
+
+
+def _is_of_host(trace: Trace, call: Call) -> bool:
+    """Return whether a call changes nothing but numbers that an optimizer keeps."""
+    owner = None if call.belongs_to is None else trace.ops[call.belongs_to]
+    if not isinstance(owner, Placeholder) or not call.writes or call.creates:
+        return False
+    is_of_numbers = not any(view.size for view in _views_of(call))
+    return is_of_numbers and {*owner.storages}.issuperset(call.writes)
+
+
 def _undisturbed_ops(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> list[int]:
     """Return the last ones of some ops that nothing between them disturbs."""
     update_ops = set(ops)
@@ -168,6 +198,7 @@ def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> t
     reads = dict.fromkeys(s for call in calls for s in call.reads if s not in created)
     writes = dict.fromkeys(s for call in calls for s in call.writes if s not in created)
     peak_bytes, shared_bytes = _bytes_between(trace, ops, created - outliving)
+    is_fused = calls[0].update in trace.fused
     whole = replace(
         calls[-1],
         arguments=(),
@@ -177,7 +208,11 @@ def _whole(trace: Trace, ops: Sequence[int], users: Mapping[int, set[int]]) -> t
         writes=tuple(writes),
         creates=tuple(sorted(outliving)),
         flops=sum(call.flops for call in calls),
-        bytes_accessed=_bytes_of(calls, created - outliving),
+        bytes_accessed=(
+            _bytes_of(calls, created - outliving)
+            if is_fused
+            else sum(call.bytes_accessed for call in calls)
+        ),
         belongs_to=next(call.belongs_to for call in calls if call.belongs_to is not None),
         rng_index=None,
         merged_calls=calls,
@@ -214,12 +249,16 @@ def _users(trace: Trace) -> Mapping[int, set[int]]:
     return users
 
 
+def _views_of(call: Call) -> list[View]:
+    return views_in((call.arguments, call.keywords, call.outputs))
+
+
 def _bytes_of(calls: Sequence[Call], inside: set[int]) -> int:
     """Return the bytes of what calls read and write, but of what is there only between them."""
     read: defaultdict[int, int] = defaultdict(int)
     written: defaultdict[int, int] = defaultdict(int)
     for call in calls:
-        for view in views_in((call.arguments, call.keywords, call.outputs)):
+        for view in _views_of(call):
             if view.storage in inside:
                 continue
             if view.storage in (*call.writes, *call.creates):
