@@ -168,10 +168,11 @@ def test_what_is_moved_to_the_cpu_is_said_to_stay(
 ) -> None:
     message = rf"^{operation}: .* \(line \d+ of test_capture_kinds.py\)$"
     with pytest.warns(CaptureWarning, match=message):
-        graph = capture(net(function), ROWS)
+        graph = capture(net(function), ROWS, optimizer=torch.optim.SGD)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert graph.num_ops == capture(net(function), ROWS, target="cpu").num_ops
+        on_cpu = capture(net(function), ROWS, optimizer=torch.optim.SGD, target="cpu")
+        assert graph.num_ops == on_cpu.num_ops
         capture(net(lambda m, x: m.second(m.first(x).to(x.device)[: int(x.shape[0])])), ROWS)
         capture(
             net(lambda m, x: m.second(x.to(torch.zeros(1).to(m.first.weight.device).device))), ROWS
