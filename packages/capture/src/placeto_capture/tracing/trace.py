@@ -70,6 +70,7 @@ class Placeholder:
     bytes_accessed: ClassVar[int] = 0
     workspace_bytes: ClassVar[int] = 0
     update: ClassVar[int] = 0
+    is_of_list: ClassVar[bool] = False
     reads: ClassVar[tuple[int, ...]] = ()
     writes: ClassVar[tuple[int, ...]] = ()
     merged_calls: "ClassVar[tuple[Call, ...]]" = ()

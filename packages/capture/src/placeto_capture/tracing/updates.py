@@ -163,13 +163,13 @@ def _kernels(trace: Trace, ops: list[int]) -> Iterable[list[int]]:
     return kernels
 
 
-def _is_of_host(trace: Trace, call: Call) -> bool:
-    """Return whether a call changes nothing but numbers that an optimizer keeps."""
-    owner = None if call.belongs_to is None else trace.ops[call.belongs_to]
-    if not isinstance(owner, Placeholder) or not call.writes or call.creates:
+def _is_of_host(trace: Trace, op: Op) -> bool:
+    """Return whether an op changes nothing but numbers that an optimizer keeps."""
+    owner = None if op.belongs_to is None else trace.ops[op.belongs_to]
+    if not isinstance(owner, Placeholder) or not op.writes or op.creates:
         return False
-    is_of_numbers = not any(view.size for view in _views_of(call))
-    return is_of_numbers and {*owner.storages}.issuperset(call.writes)
+    is_of_numbers = not any(view.size for call in op.single_calls for view in _views_of(call))
+    return is_of_numbers and {*owner.storages}.issuperset(op.writes)
 
 
 def _undisturbed_ops(trace: Trace, ops: list[int], users: Mapping[int, set[int]]) -> list[int]:
