@@ -58,6 +58,28 @@ def test_a_group_goes_with_most_of_its_work() -> None:
     assert placed(ExpertPlacer(INCEPTION), replace(problem, grouping=grouping)) == [2]
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_join_the_heaviest_neighbour_sweep_by_sweep(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    pairs = generator.integers(0, 9, (12, 2)).tolist()
+    layers = generator.integers(0, 6, 9).tolist()
+    edges = sorted({(first, second) for first, second in pairs if first < second})
+    tensor_bytes = generator.integers(1, 20, 9)
+    scopes = [f"layers.{layer}" if layer < 2 else "" for layer in layers]
+    graph = op_graph(9, edges, scopes=scopes, tensor_bytes=tensor_bytes)
+    problem = problem_of(graph, cluster(["k80"] * 2), np.ones((9, 2)))
+    device_of = {op: layer for op, layer in enumerate(layers) if layer < 2}
+    heaviest_first = sorted(edges, key=lambda edge: (-tensor_bytes[edge[0]], edge))
+    for _ in layers:
+        for first, second in heaviest_first:
+            for placed_op, open_op in ((first, second), (second, first)):
+                if placed_op in device_of:
+                    device_of.setdefault(open_op, device_of[placed_op])
+    expected = [device_of.get(op, 0) for op in range(9)]
+    placer = ExpertPlacer(ExpertScopes(layer=r"layers\.(\d+)"))
+    assert placed(placer, problem) == expected
+
+
 def test_what_is_not_named_goes_with_the_heaviest_neighbour() -> None:
     graph = op_graph(
         4,

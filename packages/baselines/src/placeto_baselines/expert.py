@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -155,18 +156,31 @@ class ExpertPlacer(RulePlacer):
 def _with_neighbours(
     problem: PlacementProblem, device_of_group: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return devices for all groups: an open one joins the neighbour that it shares most with."""
+    """Return devices for all groups: an open one joins the neighbour that it shares most with.
+
+    Sweeps over the edges, the heaviest first, join open groups to others, until none is left to
+    join. A queue has the edges that join some, by sweep and weight.
+    """
     groups = problem.group_graph
     device_of = device_of_group.copy()
     order = np.lexsort((groups.edges[:, 1], groups.edges[:, 0], -groups.edge_bytes))
-    joined = True
-    while joined:
-        joined = False
-        # Heavy edges come first, so that each open group follows the heaviest it can.
-        for source, reader in groups.edges[order].tolist():
-            if (device_of[source] == NOWHERE) != (device_of[reader] == NOWHERE):
-                device_of[[source, reader]] = max(device_of[source], device_of[reader])
-                joined = True
+    neighbours: list[list[tuple[int, int]]] = [[] for _ in device_of]
+    for weight_rank, (source, reader) in enumerate(groups.edges[order].tolist()):
+        neighbours[source].append((weight_rank, reader))
+        neighbours[reader].append((weight_rank, source))
+    queue = [
+        (0, weight_rank, neighbour, int(device_of[group]))
+        for group in np.flatnonzero(device_of != NOWHERE).tolist()
+        for weight_rank, neighbour in neighbours[group]
+    ]
+    heapify(queue)
+    while queue:
+        sweep, weight_rank, group, device = heappop(queue)
+        if device_of[group] == NOWHERE:
+            device_of[group] = device
+            for next_rank, neighbour in neighbours[group]:
+                next_sweep = sweep + (next_rank < weight_rank)
+                heappush(queue, (next_sweep, next_rank, neighbour, device))
     return np.where(device_of == NOWHERE, 0, device_of)
 
 
