@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+import copies
 import fidelity
 import networkx as nx
 import numpy as np
@@ -14,7 +15,7 @@ import model_check
 import search_comparison
 import search_tables
 from ledger import __main__ as ledger
-from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
+from placeto_graphs import OpGraph, PlacementProblem, from_networkx, parse_cluster, save_problem
 from placeto_simulator import Simulator
 
 
@@ -25,6 +26,30 @@ def test_the_ledger_has_the_ratios_of_its_table(capsys: pytest.CaptureFixture[st
     rows = [line for line in lines if line.startswith("| ") and "---" not in line]
     assert len(rows) > 2
     assert set(rows) <= set(table)
+
+
+def test_the_fitted_fraction_is_the_one_that_speed_ups_were_simulated_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def captured(*_: str) -> OpGraph:
+        step = nx.DiGraph([("images", "layer"), ("layer", "gradient")])
+        step.add_nodes_from(
+            ("images", "layer", "gradient", "update"), op_type="aten.add", bytes_accessed=1e6
+        )
+        step.add_node("gradient", phase=1)
+        step.add_node("update", phase=2)
+        step.add_edge("gradient", "update", bytes=10**9)
+        return from_networkx(step)
+
+    monkeypatch.setattr(copies, "captured", captured)
+    row = copies.Row("lambda", "rtx3090", "bert-large", "float32", 8, [12.0, 20.0, 40.0])
+    ratios = [
+        ratio._replace(published=copies.speed_up(ratio, 0.4))
+        for ratio in row.ratios(copies.DEFAULT_BUCKET)
+    ]
+    assert [ratio.seconds for ratio in ratios] == [8 / 12] * 2
+    assert 1 < ratios[0].published < 2
+    assert copies.fitted_fraction(ratios) == 0.4
 
 
 def test_the_ledger_counts_clear_pairs_in_the_measured_order() -> None:

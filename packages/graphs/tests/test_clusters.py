@@ -231,3 +231,28 @@ def test_a_wrong_spec_is_shown(spec: str, message: str) -> None:
 def test_a_link_that_joins_nothing_is_refused(spec: str, link: str, message: str) -> None:
     with refused(message):
         parse_cluster(spec, link=link)
+
+
+@pytest.mark.parametrize(
+    ("spec", "link", "fraction"),
+    [
+        ("2xk80", None, 1.0),  # none is known
+        ("2xrtx3090", None, 0.35),
+        ("2xrtx3090", "pcie-3-x16", 0.86),
+        ("2xrtx3090", "pcie-5-x16", 0.35),  # the card is slower than the slot
+        ("2xrtx3090", "pcie-shared", 1.0),
+        ("2xa100", None, 0.76),
+        ("2xa100", "pcie", 0.35),
+        ("2x(1xh100)", "infiniband-ndr", 0.96),
+        ("2x(1xh100)", "ethernet-10g", 1.0),
+    ],
+)
+def test_collectives_reach_a_part_of_links(spec: str, link: str | None, fraction: float) -> None:
+    collective_fraction = parse_cluster(spec, link=link).collective_fraction
+    assert (1.0 if collective_fraction is None else collective_fraction[0, 1]) == fraction
+
+
+def test_collectives_reach_some_of_each_link() -> None:
+    with refused("collective_fraction[0, 1]: expected more than 0, got 0.0"):
+        cluster(collective_fraction=[[1.0, 0.0], [1.0, 1.0]])
+    assert cluster(collective_fraction=np.ones((2, 2))) == cluster()

@@ -66,11 +66,13 @@ class Ways:
 
     def in_slot(self, slot: str) -> "Ways":
         """Return the ways of such a device in a slot of PCI Express, which may be slower."""
-        host, card = SLOTS[slot]
+        host, card, collective = SLOTS[slot]
+        is_slower = card < self.card_bandwidth
         return replace(
             self,
             host_bandwidth=min(self.host_bandwidth, host),
-            card_bandwidth=min(self.card_bandwidth, card),
+            card_bandwidth=card if is_slower else self.card_bandwidth,
+            card_collective=collective if is_slower else self.card_collective,
         )
 
 
@@ -110,16 +112,19 @@ def _fields(described: type[Any], row: dict[str, Any]) -> dict[str, Any]:
 def _ways(name: str) -> Ways:
     row = _row(name)
     if "slot" in row:
-        row["host_bandwidth"], row["card_bandwidth"] = SLOTS[row["slot"]]
+        row["host_bandwidth"], row["card_bandwidth"], row["card_collective"] = SLOTS[row["slot"]]
     return Ways(**_fields(Ways, {"host_bandwidth": row["memory_bandwidth"]} | row))
 
 
 SLOTS = {
-    f"{name}-x{lanes}": (lanes / 16 * slot["host"], lanes / 16 * slot["card"])
+    f"{name}-x{lanes}": (lanes / 16 * slot["host"], lanes / 16 * slot["card"], slot["collective"])
     for name, slot in _TABLES["slots"].items()
     for lanes in (4, 8, 16)
 }
-"""Bytes per second to the host and to other cards in slots of PCI Express, by names of links."""
+"""Bytes per second to the host and to other cards in slots of PCI Express, by names of links.
+
+With them goes the fraction of the second that collectives reach.
+"""
 DEVICE_KINDS: dict[str, DeviceKind] = {name: _kind(name) for name in _TABLES["kinds"]}
 """The kinds by name."""
 WAYS = {name: _ways(name) for name in DEVICE_KINDS}

@@ -140,6 +140,8 @@ def joined(
     pair_bandwidth = np.minimum(to_pair, to_peer / np.maximum(pairs.sum(axis=1), 1))
     bandwidth = np.where(pairs, pair_bandwidth[:, None], bandwidth)
 
+    # What is published of cards with buses of their own is less as they share the host's memory.
+    of_cards = np.ones(count) if within == "pcie-shared" else of_cards
     fraction = np.where(together, np.minimum(of_cards[:, None], of_cards), network.collective)
     fraction = np.where(direct | pairs, of_peers[:, None], fraction)
 
