@@ -86,24 +86,51 @@ def test_learning_curves_are_drawn(results: Path, tmp_path: Path) -> None:
         assert len(set(legend)) == len(legend)
 
 
-def test_micro_batches_are_compared_with_the_undivided_step_on_one_device(tmp_path: Path) -> None:
+def test_numbers_of_micro_batches_are_compared(tmp_path: Path) -> None:
     path = build_profile(tmp_path)
     compare = ["compare", path, "--placers=cpu,single,heft", "--micro-batches=4"]
     text = succeed(*compare, "--micro-batches=1", "-o", tmp_path / "results")
-    assert "Speed-up over a single GPU without micro-batching" in text
+    title = f"{path} on 2xv100: runtime by number of micro-batches"
+    assert title in text
     divided, whole = written(tmp_path / "results")
     assert divided["source"] == "problem in 4 micro-batches"
     assert divided["groups"] == whole["groups"] == load_problem(path).num_groups
     assert divided["ops"] > 2 * whole["ops"]
-    alone = runs(whole, "single")[0]["runtime"]
-    page = (tmp_path / "results" / "results.md").read_text().splitlines()
-    rows = [line.strip("| ").split(" | ")[2:] for line in page if line.startswith(f"| {path} |")]
-    heft = [runs(problem, "heft")[0]["runtime"] for problem in (whole, divided)]
-    assert [[cell.strip() for cell in row] for row in rows] == [
-        [micro_batches, seconds_text(alone), f"{alone / runtime:.2f}"]
-        for micro_batches, runtime in zip("14", heft, strict=True)
-    ]
-    assert "micro-batching" not in succeed(*compare)  # there is nothing to compare with
+    page = (tmp_path / "results" / "results.md").read_text()
+    table = page.partition(title)[2].split("\n\n")[1].splitlines()
+    assert table[0] == "| placer | 1 | 4 |"
+    rows = dict(line.strip("| ").split(" | ", 1) for line in table[2:])
+    for name, row_title in (("single", "Single GPU"), ("heft", "HEFT")):
+        costs = [runs(problem, name)[0]["runtime"] for problem in (whole, divided)]
+        assert rows[row_title] == " | ".join(map(seconds_text, costs))
+    assert "by number of" not in succeed(*compare)  # there is nothing to compare with
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_schedules_are_compared_with_the_waits_of_each_placement(
+    schedule: str, tmp_path: Path
+) -> None:
+    path, folder = build_profile(tmp_path), tmp_path / "results"
+    options = ["--micro-batches=4", f"--schedule={schedule}"]
+    compare = ["compare", path, *options, "--placers=heft,random,pretrained", "-o", folder]
+    text = succeed(*compare, "--max-evaluations=20")
+    assert f"runtime, {schedule}" in text
+    (problem,) = written(folder)
+    for name in ("heft", "random", "pretrained"):
+        (best,) = (folder / "placements").glob(f"*/{name}.json")
+        report = succeed_json("simulate", path, best, *options)
+        assert report["runtime"] == runs(problem, name)[0]["runtime"]
+        assert report["runtime"] >= problem["lower_bound"]
+    assert (folder / "report.html").exists()
+
+
+def test_a_schedule_needs_micro_batches_of_a_step(tmp_path: Path) -> None:
+    path = build_profile(tmp_path)
+    compare = ["compare", path, "--placers=heft", "--schedule=1f1b"]
+    assert "--schedule: needs --micro-batches" in fail(*compare)
+    assert "--schedule: excludes --objective throughput" in fail(
+        *compare, "--micro-batches=2", "--objective=throughput"
+    )
 
 
 def test_a_kind_without_known_times_leaves_out_the_cpu_only(tmp_path: Path) -> None:
@@ -142,7 +169,7 @@ def test_ctrl_c_leaves_the_table_so_far_and_the_same_command_goes_on(
     result = stopped("local-search", *command)
     assert result.exit_code == 130
     assert "1 of 3 trials; problem on 2xv100, heft\n" in result.stderr
-    line = "placeto: error: stopped after 2 of 3 trials; the same command resumes"
+    line = "placeto: error: stopped after 2 of 3 trials; run the same command again to resume"
     assert result.stderr.splitlines()[-1] == line
     assert "\nHEFT " in result.stdout
     assert [placer["name"] for placer in written(folder)[0]["placers"]] == ["heft"]

@@ -71,7 +71,7 @@ def test_the_command_prints_or_writes_the_line_for_vllm(tmp_path: Path) -> None:
     problem = decoder(8, 400, 8, 60, cluster="1xcpu+3xv100")
     export = ["export", *saved(tmp_path, problem, by_layer(problem, [3, 1, 1, 1])), "--to", "vllm"]
     result = invoke(*export)
-    assert ": as placed\na step takes " in result.stderr
+    assert ": as placed\nSimulated step: " in result.stderr
     report = succeed_json(*export, "-o", tmp_path / "serve.sh", "--objective=throughput")
     assert (tmp_path / "serve.sh").read_text() == result.stdout
     assert "remark" not in report

@@ -28,10 +28,12 @@ from command_runs import (
 )
 from placeto.placing.place_problem import PlaceSettings, place_problem, search_problem, zero_shot
 from placeto.progress import PlainProgress
-from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, SingleDevice
-from placeto_graphs import load_placement, load_placement_of_any_level, load_problem
+from placeto.trials.folder import files_digest
+from placeto_baselines import CpuOnly, CriticalPathPlacer, Heft, MEtf, MSct, SingleDevice
+from placeto_graphs import Placer, load_placement, load_placement_of_any_level, load_problem
 from placeto_policy import (
     PlacetoPlacer,
+    Settings,
     Trainer,
     UpdateSummary,
     load_policy,
@@ -187,7 +189,7 @@ def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path
         result = invoke(*train)
     assert (result.exit_code, result.stdout) == (130, "")
     assert result.stderr.splitlines()[-1] == (
-        f"placeto: error: stopped after update 3 of {UPDATES}; the same command resumes it"
+        f"placeto: error: stopped after update 3 of {UPDATES}; run the same command again to resume"
     )
     assert len(log_of(folder)) == 3
     text = succeed(*train)
@@ -221,6 +223,66 @@ def test_a_general_policy_learns_on_some_devices_and_places_on_others(tmp_path: 
     line = fail(*train, "-o", tmp_path / "fixed")
     assert f"problem-3.json: expected 2 devices, as {problems[0]} has, got 3; --preset gen" in line
     assert not (tmp_path / "fixed").exists()
+
+
+def test_other_problems_choose_the_policy(problem: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("files", "more")]
+    for layers, folder in zip((6, 7), folders, strict=True):
+        folder.mkdir()
+        build_profile(folder, layers)
+        (folder / "graph.txt").unlink()
+    files = [str(folder / "problem.json") for folder in folders]
+    train = ["train", problem, *SMALL, "--updates=10"]
+    run = tmp_path / "run"
+    succeed(*train, "--validation", *files, "-o", run)
+    validation = [Simulator(load_problem(Path(file))) for file in files]
+    assert [evaluator.problem.num_groups for evaluator in validation] == [6, 7]
+    read = load_problem(problem)
+    sampled = 10 * 8 * (1 + 2 * read.num_groups)
+    assert log_of(run)[-1]["evaluations"] == sampled + (1 + 6) + (1 + 7)  # after the tenth update
+    stored = json.loads((run / "run.json").read_text())
+    assert stored["validation"] == files
+    settings = Settings(message_rounds=2, hidden_units=8, minibatches=2, epochs=1, updates=10)
+    trainer = Trainer([Simulator(read)], settings, seed=5, validation=validation)
+    for _ in range(10):
+        trainer.update()
+    expected = trainer.trained_policy.state_dict()
+    weights = load_policy(run / "training.safetensors").state_dict()
+    assert all(weights[name].equal(weight) for name, weight in expected.items())
+    before = checkpoint_of(run)
+    succeed(*train, "--validation", *folders, "-o", run)  # the same, as folders name them
+    assert checkpoint_of(run) == before
+    for others in ([], [f"--validation={files[0]}"]):
+        assert "one of other PROBLEMS, validation" in fail(*train, *others, "-o", run)
+    other = ["-o", tmp_path / "other"]
+    line = fail(*train, "--validation", files[0], problem, *other)
+    assert f"--validation {problem}: expected other problems than PROBLEMS" in line
+    line = fail(*train, "--validation", files[0], "--preset=paper", *other)
+    assert "--validation: needs --hparam selection=best" in line
+    assert not (tmp_path / "other").exists()
+
+
+def test_policies_are_compared_as_place_uses_them(
+    copied: Path, problem: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    compare = ["compare", problem, "--placers=heft", "--policy", copied, "-o", results]
+    (report,) = succeed_json(*compare)["problems"]
+    heft, policy = report["placers"]
+    assert (heft["name"], policy["title"]) == ("heft", f"Policy {copied}")
+    placed = succeed_json("place", problem, "--policy", copied, "-o", tmp_path / "placement.json")
+    assert policy["runs"][0]["runtime"] == placed["runtime"]
+    trials = (results / "trials.jsonl").read_bytes().splitlines()
+    succeed(*compare)
+    assert (results / "trials.jsonl").read_bytes().splitlines() == trials
+    other = load_policy(copied / "training.safetensors")
+    next(other.parameters()).data += 1
+    save_policy(other, copied / "training.safetensors")
+    files_digest.cache_clear()  # as in another process
+    succeed(*compare)  # another policy in the same folder places anew
+    assert len((results / "trials.jsonl").read_bytes().splitlines()) == len(trials) + 1
+    line = fail("compare", problem, "--policy", tmp_path / "missing")
+    assert f"{tmp_path / 'missing'}: No such file or directory" in line
 
 
 def test_the_preset_of_the_paper_has_one_granularity_and_what_does_not_fit_is_called_so(
@@ -325,7 +387,9 @@ def test_the_bundled_policy_places_on_any_devices(cluster: str, tmp_path: Path) 
     report = succeed_json(
         "place", path, "--placer", "pretrained", "-o", tmp_path / "placement.json"
     )
-    starts = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
+    starts: list[Placer] = [SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct()]
+    if "cpu" in cluster:
+        starts.append(CpuOnly())
     placer = PlacetoPlacer(
         policy=load_pretrained(), num_rollouts=15, starts=starts, refinement_rounds=2
     )

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placeto.placing.choices import choices_table, worth_telling
+from placeto.placing.choices import verdict, worth_telling
 from placeto.placing.evaluators import STEP, THROUGHPUT, EvaluatorSpec
 from placeto.placing.place_problem import PlaceSettings, place_problem
 from placeto.progress import PlainProgress
@@ -224,27 +224,27 @@ def test_stages_are_proposed_beside_a_large_layer_and_by_micro_batches(
 
 
 @pytest.mark.parametrize(
-    ("second", "tensor", "fit", "title"),
+    ("second", "tensor", "fit", "sentence"),
     [
-        ([1.0, 1.5], 0, [2, 2], "All on d0: do not split"),
-        ([1.0, 0.99], 0, [2, 2], "All on d0: do not split"),
+        ([1.0, 1.5], 0, [2, 2], "Uses d0 alone, as no split is 1 % faster."),
+        ([1.0, 0.99], 0, [2, 2], "Uses d0 alone, as no split is 1 % faster."),
         (
             *([1.0, 0.9], 0, [2, 2]),
-            "Split over d0, d1: 5 % faster than d0 alone, within the accuracy of the simulation",
+            "Uses d0 and d1: 5 % faster than d0 alone, within the accuracy of the simulation.",
         ),
-        ([1.0, 0.5], 0, [2, 2], "Split over d0, d1"),
+        ([1.0, 0.5], 0, [2, 2], "Uses d0 and d1."),
         # A transfer costs an hour; nothing fits the first device, one layer or two the second.
-        ([1.0, 1.0], 10**9, [0, 1], "All on d1"),
-        ([1.0, 1.0], 10**9, [0, 2], "All on d1: do not split"),
+        ([1.0, 1.0], 10**9, [0, 1], "Uses d1 alone."),
+        ([1.0, 1.0], 10**9, [0, 2], "Uses d1 alone, as no split is 1 % faster."),
     ],
 )
 def test_a_split_that_gains_little_or_does_not_fit_is_not_advised(
-    second: list[float], tensor: int, fit: list[int], title: str
+    second: list[float], tensor: int, fit: list[int], sentence: str
 ) -> None:
     problem = Chain([[1.0, 2.0], second], tensor, [0.0] * 2, [2.5e5] * 2, fit).problem()
     result, _, choices = search(problem, 100)
-    assert choices_table(problem, result, choices, STEP).title == f"{title}. Other choices"
-    assert (len(set(result.placement.tolist())) == 1) == title.startswith("All on")
+    assert verdict(problem, result, choices) == sentence
+    assert (len(set(result.placement.tolist())) == 1) == (" alone" in sentence.partition(":")[0])
 
 
 def test_what_a_device_cannot_run_is_elsewhere() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from placeto.errors import InputError
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.placing.placers import PLACERS
+from placeto.texts import TextTable
 from placeto.trials.comparison import Comparison
 from placeto.trials.records import (
     Placed,
@@ -21,11 +22,13 @@ from placeto.trials.records import (
     short_curve,
 )
 from placeto.trials.running import starting_order
+from placeto.trials.statistics import critical_difference, mean_interval
 from placeto.trials.tables import (
     NOTHING,
     placer_table,
     profile_table,
     profiles,
+    rank_table,
     runtime_table,
     search_table,
 )
@@ -124,9 +127,10 @@ def test_a_table_says_how_many_runs_its_runtimes_are_of_where_some_do_not_fit() 
     (row,) = runtime_table([report]).rows
     assert row[5:7] == ["1.500", "2.500 (2 of 3 fit)"]
     placeto, rnn, random_row, _ = placer_table(report).rows
-    assert placeto[1:3] == ["2.500 s", "2.000 s to 3.000 s, 2 of 3 fit"]
-    assert rnn[1:3] == ["1.500 s", "1.000 s to 2.000 s"]
-    assert random_row[1:3] == ["1.500 s", "1 of 2 fit"]
+    assert placeto[1:3] == ["2.500 s", "2.500 s ± 707.1 ms"]
+    assert rnn[1:3] == ["1.500 s", "1.500 s ± 707.1 ms"]
+    assert random_row[1:3] == ["1.500 s", ""]
+    assert placer_table(report).remarks == ["placeto: 2 of 3 fit.", "random: 1 of 2 fit."]
 
 
 def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> None:
@@ -151,13 +155,23 @@ def test_profiles_are_of_medians_in_which_what_does_not_fit_is_infinite() -> Non
     assert list(profile_by_name["a"].within) == ["1.00", "1.01", "1.05", "1.10", "1.25", "1.50"]
     assert list(profile_by_name["a"].within.values()) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
     assert list(profile_by_name["c"].within.values()) == [0.0, 0.0, 0.0, 0.5, 0.5, 0.5]
-    table = profile_table(list(profile_by_name.values()))
-    assert (
-        "mean over 2 problems (1 more, with no placement known that fits, left out), and"
-        in table.title
-    )
-    assert [row[1] for row in table.rows] == ["1.118", "1.414", "infinite (1.100 on 1 of 2)"]
-    assert table.rows[0][2] == "50.0 %"
+    profiles_of_placers = list(profile_by_name.values())
+    assert profile_table(profiles_of_placers).rows[0][1] == "50.0 %"
+    table = rank_table(profiles_of_placers, [first, of_none, second])
+    assert table.title.endswith("over 2 problems")
+    # Seeds at 0.5, 1.5 and 1 of the best median, and 1.25; ranks 1 and 3, 2 and 1, 3 and 2.
+    assert [row[1] for row in table.rows] == [
+        f"{0.75 ** (1 / 6) * 1.25**0.5:.3f}",
+        f"{3.0**0.25:.3f}",
+        "1.100",
+    ]
+    assert [row[4:] for row in table.rows] == [["2.00", "2"], ["1.50", "2"], ["2.50", "1"]]
+    assert table.rows[2][2:4] == ["1.100", "1.100"]
+    _, left_out, ranks = table.remarks
+    assert left_out == "1 problem without a placement that fits, left out."
+    # The constant of Nemenyi's test for three is 2.343; chi-squared is 1, with two degrees.
+    assert "less than 2.34 apart" in ranks
+    assert ranks.endswith(f"p = {np.exp(-0.5):.2g}.")
     of_first = placer_table(first)
     assert ">of lower bound" not in of_first.columns
     assert [row[3] for row in of_first.rows] == ["0.050", "1.000", "2.000", ""]
@@ -169,8 +183,55 @@ def test_what_never_fits_is_infinite_and_a_cpu_of_its_own_competes_on_no_problem
     has_cpu = msgspec.structs.replace(gpus, devices=["cpu:0", *gpus.devices])
     ratios_by_name = {profile.name: profile.ratios for profile in profiles([gpus, has_cpu])}
     assert ratios_by_name == {"cpu": [None, 1.0], "a": [1.0, 2.0], "b": [inf, inf]}
-    cells = [row[1] for row in profile_table(profiles([gpus, has_cpu])).rows]
-    assert cells == ["1.414", "infinite", "1.000 on 1 of 2"]
+    rows = rank_table(profiles([gpus, has_cpu]), [gpus, has_cpu]).rows
+    assert [[row[0], row[1], row[5]] for row in rows] == [
+        ["a", "1.414", "2"],
+        ["b", NOTHING, "0"],
+        ["cpu", "1.000", "1"],
+    ]
+
+
+# The constants of Nemenyi's test at 5 % that Demšar (2006) prints, by the number of placers.
+CONSTANTS = {2: 1.960, 3: 2.343, 4: 2.569, 5: 2.728, 6: 2.850, 7: 2.949, 8: 3.031, 10: 3.164}
+
+
+@pytest.mark.parametrize(("num_placers", "constant"), CONSTANTS.items())
+def test_ranks_differ_as_demsar_prints(num_placers: int, constant: float) -> None:
+    expected = constant * (num_placers * (num_placers + 1) / (6 * 14)) ** 0.5
+    assert critical_difference(num_placers, 14) == pytest.approx(expected, rel=5e-4)
+
+
+def test_an_interval_has_the_means_of_resampled_problems_and_their_seeds() -> None:
+    # Of two problems the first or the second comes twice in a quarter of the samples each.
+    assert mean_interval([[1.0], [4.0]]) == (2.0, 1.0, 4.0)
+    assert mean_interval([[3.0], [3.0, 3.0]]) == pytest.approx((3.0, 3.0, 3.0))
+    # Of one problem with two seeds, too; it counts as much as one with a single seed.
+    assert mean_interval([[1.0, 4.0]]) == pytest.approx((2.0, 1.0, 4.0))
+    assert mean_interval([[1.0, 4.0], [2.0]])[0] == pytest.approx(2.0)
+    generator = np.random.default_rng(1)
+    ratios = np.exp(generator.normal(size=(400, 1)))
+    _, low, high = mean_interval(ratios.tolist())
+    # As of a normal distribution: 1.96 standard errors to either side.
+    standard_error = np.log(ratios).std() / 20
+    assert np.log(high / low) == pytest.approx(2 * 1.96 * standard_error, rel=0.08)
+
+
+def test_tables_in_latex_have_all_cells_and_no_character_that_means_something() -> None:
+    table = TextTable("50 % of a_b", ["placer", ">x & y"], [["c#1", "1.0 ± 0.1"]], ["d $"])
+    assert table.latex().splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        r"\caption{50 \% of a\_b}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        r"placer & x \& y \\",
+        r"\midrule",
+        r"c\#1 & 1.0 $\pm$ 0.1 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\par d \$",
+        r"\end{table}",
+    ]
 
 
 def test_a_table_says_if_nothing_fits() -> None:
@@ -192,8 +253,10 @@ def test_a_table_says_if_nothing_fits() -> None:
 def test_a_row_says_how_many_seeds_it_is_of_until_all_are_done() -> None:
     unfinished = msgspec.structs.replace(placer(run(1.0), failed=1), seeds=3)
     done = msgspec.structs.replace(unfinished, seeds=2)
-    cells = [row[2] for row in placer_table(problem(unfinished, done)).rows]
-    assert cells == ["1 of 2 failed, 2 of 3 seeds", "1 of 2 failed"]
+    assert placer_table(problem(unfinished, done)).remarks == [
+        "placer: 1 of 2 failed, 2 of 3 seeds.",
+        "placer: 1 of 2 failed.",
+    ]
 
 
 def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -> None:
@@ -209,8 +272,8 @@ def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -
     within = [profile.within["1.00"] for profile in profiles([report])]
     assert within == [1.0, 1.0, 0.0, 0.0, 0.0]
     rows = {row[0]: row for row in placer_table(report).rows}
-    assert rows["fails once"][2:4] == ["300.0 ms to 600.0 ms, 1 of 3 failed", "2.000"]
-    assert rows["fails"][2:4] == ["1 of 2 failed", ""]
+    assert rows["fails once"][2:4] == ["450.0 ms ± 212.1 ms", "2.000"]
+    assert rows["fails"][2:4] == ["", ""]
 
 
 def test_placements_until_a_runtime_are_those_of_all_runs() -> None:

@@ -86,7 +86,9 @@ def test_a_process_that_is_killed_is_one_line(tmp_path: Path) -> None:
     first, killed = Trial("a", Count(1)), Trial("b", Count(0, "killed"), ("a",))
     errors = run(tmp_path, first, killed, Trial("c", Count(2), ("b",)), jobs=2)
     assert next(errors) == ("a", "")
-    with pytest.raises(RunError, match="a process of a trial was killed; the same command resumes"):
+    with pytest.raises(
+        RunError, match="a process of a trial was killed; run the same command again"
+    ):
         next(errors)
 
 

@@ -188,7 +188,7 @@ def test_a_pipeline_stays_one_where_a_form_cannot_have_it_as_placed(form: str) -
     assert exported.price.runtime <= (1.4 if form == "llama.cpp" else 1.02) * loads.min()
     placed_load = ThroughputEvaluator(problem).loads(placement[None]).max()
     assert exported.price.runtime_as_placed == pytest.approx(placed_load)
-    assert exported.remarks[1].startswith("time per sample: ")
+    assert exported.remarks[1].startswith("Time per sample: ")
     if form != "llama.cpp":
         price = FORMATS[form].export(problem, placement, STEP).price
         assert price is not None

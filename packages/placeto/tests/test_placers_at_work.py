@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from placeto.placing import place_problem as place_problem_module
 from placeto.placing.evaluators import STEP
 from placeto.placing.place_problem import PlaceSettings, place_problem, run_placer
-from placeto.placing.placers import placer_spec
+from placeto.placing.placers import make_placer, placer_spec
 from placeto.progress import PlainProgress
 from placeto.texts import seconds_text
 from placeto_baselines import (
     BaselineError,
+    CriticalPathPlacer,
     Limits,
     LocalSearch,
     MultilevelSearch,
@@ -318,3 +319,21 @@ def test_placers_and_evaluators_are_warmed_up_before_seconds_count(
         settings = PlaceSettings(max_evaluations=1000, seed=5)
         place_problem(two_chains(2, num_devices), settings, PlainProgress(None))
         assert happened == ["warms", *["searches with seed 5"] * (1 if num_devices == 1 else 2)]
+
+
+@pytest.mark.parametrize("cpu_seconds", [0.05, 0.12])
+def test_the_bundled_policy_is_never_slower_than_one_device(cpu_seconds: float) -> None:
+    forks = nx.DiGraph()
+    for arm in range(4):
+        nx.add_path(forks, ["begin", f"{arm}-0", f"{arm}-1", f"{arm}-2", "end"])
+    nx.set_edge_attributes(forks, 10**9, "bytes")  # slower to send than an op
+    graph = from_networkx(forks)
+    seconds = np.tile([cpu_seconds, 0.1, 0.1], (graph.num_ops, 1))
+    problem = PlacementProblem(
+        graph=graph, cluster=parse_cluster("1xcpu+2xk80"), compute_time=seconds
+    )
+    simulator = Simulator(problem, 1)
+    alone = np.repeat(np.arange(3, dtype=np.int32)[:, None], problem.num_groups, axis=1)
+    result = make_placer("pretrained", problem).place(problem, simulator)
+    assert result.runtime <= simulator.runtimes(alone).min()
+    assert result.runtime <= CriticalPathPlacer().place(problem, simulator).runtime

@@ -22,6 +22,7 @@ from placeto.problems.making import (
     runnable_source,
 )
 from placeto.problems.options import ProblemOptions, SourceOptions, read_cluster
+from placeto.problems.restrictions import Restrictions
 from placeto.problems.sources import load_source, most_micro_batches, source_model
 from placeto.trials.placing_tasks import on_a_cpu
 from placeto_capture import cost_model
@@ -31,6 +32,7 @@ from placeto_graphs import (
     GraphError,
     PlacementProblem,
     from_networkx,
+    grouping_of_labels,
     load_dnn_partitioning,
     load_problem,
     parse_cluster,
@@ -280,3 +282,79 @@ def test_the_cpu_of_cpu_only_is_the_one_that_the_cluster_describes() -> None:
     assert (alone.cluster.kinds, alone.cluster.queue) == ((described,), "backward-first")
     work = alone.compute_time[:, 0] - usual.launch_overhead
     np.testing.assert_allclose(2 * work, cost_model(graph, "cpu") - usual.launch_overhead)
+
+
+def in_modules() -> PlacementProblem:
+    """Return two modules of two layers, one op each, and their gradients; one group in all."""
+    steps = nx.DiGraph()
+    names = ["a.0", "a.1", "b.0", "b.1"]
+    nx.add_path(steps, [*names, *(f"{name}.grad" for name in names[::-1])], bytes=100)
+    for op in steps:
+        steps.nodes[op]["scope"] = op.removesuffix(".grad")
+    for name in names:
+        steps.add_edge(name, f"{name}.grad", bytes=100)
+    graph = from_networkx(steps)
+    pairs = [[op for op in graph.op_names if op.startswith(name)] for name in names]
+    assert all(map(len, pairs))
+    fine = grouping_of_labels(
+        graph, np.array([names.index(scope) for scope in graph.scopes], np.int64)
+    )
+    coarse = grouping_of_labels(graph, np.array([scope[0] == "b" for scope in graph.scopes], int))
+    whole = grouping_of_labels(graph, np.zeros(8, np.int64))
+    return PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("3xv100"),
+        compute_time=np.ones((8, 3)),
+        grouping=whole,
+        hierarchy=(whole, coarse, fine),
+    )
+
+
+def test_pinned_modules_and_free_devices_hold_at_every_level() -> None:
+    problem = in_modules()
+    pins = (("a.1", "v100:2"), ("b.0.grad", "v100:1"))  # a module, and an op
+    restricted = Restrictions(pins, ("v100:0",)).applied(problem)
+    scopes = np.array(problem.graph.scopes)
+    allowed = {"a.0": {1, 2}, "a.1": {2}, "b.0": {1}, "b.1": {1, 2}}
+    for scope, devices in allowed.items():
+        rows = np.isfinite(restricted.compute_time[scopes == scope])
+        assert [set(np.flatnonzero(row)) for row in rows] == [devices, devices]
+    # In each level, what is pinned elsewhere is a group of its own; what is free stays together.
+    assert [level.num_groups for level in restricted.levels] == [3, 4]
+    by_group: dict[int, set[str]] = {}
+    for group, scope in zip(restricted.grouping.group_of.tolist(), scopes.tolist(), strict=True):
+        by_group.setdefault(group, set()).add(scope)
+    assert sorted(map(sorted, by_group.values())) == [["a.0", "b.1"], ["a.1"], ["b.0"]]
+    (free,) = [group for group, names in by_group.items() if "a.0" in names]
+    assert np.isfinite(restricted.group_graph.compute_time[free]).tolist() == [False, True, True]
+    whole_module = Restrictions((("b", "v100:0"),)).applied(problem)
+    on_first = np.isfinite(whole_module.compute_time).tolist()
+    assert on_first == [[True, scope[0] == "a", scope[0] == "a"] for scope in scopes]
+    assert Restrictions().applied(problem) is problem
+
+
+@pytest.mark.parametrize(
+    ("pins", "forbidden", "line"),
+    [
+        ((("a.2", "v100:0"),), (), "--pin a.2=v100:0: expected a module or an op of the problem"),
+        ((("a", "v100:7"),), (), "--pin a=v100:7: expected v100:2, or another of"),
+        ((), ("k80:0",), "--forbid: expected one of v100:0, v100:1, v100:2, got 'k80:0'"),
+        ((("a", "v100:1"),), ("v100:1",), "--pin a=v100:1: expected a device for group a.0"),
+        ((), ("v100:0", "v100:1", "v100:2"), "--forbid v100:0 v100:1 v100:2: expected a device"),
+    ],
+)
+def test_restrictions_that_nothing_meets_are_refused(
+    pins: tuple[tuple[str, str], ...], forbidden: tuple[str, ...], line: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(line)):
+        Restrictions(pins, forbidden).applied(in_modules())
+
+
+def test_a_policy_learns_pinned_problems_at_all_granularities(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    save_problem(replace(in_modules(), grouping=in_modules().hierarchy[1]), path)
+    options = ProblemOptions.of(pins=(("a.0", "v100:1"), ("a.1", "v100:2")))
+    for problem in read_training_problems([str(path)], 3, options).values():
+        devices = [set(np.flatnonzero(row)) for row in np.isfinite(problem.compute_time)]
+        of_scope = dict(zip(problem.graph.scopes, devices, strict=True))
+        assert (of_scope["a.0"], of_scope["a.1"]) == ({1}, {2})

@@ -7,15 +7,18 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.errors import InputError
 from placeto.placing.place_problem import resolve_placement, sent_back_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
+from placeto.problems.restrictions import Restrictions
 from placeto.problems.sources import parse_sizes
 from placeto.progress import Progress
 from placeto_graphs import DEVICE_KINDS, NAMED_RULES, SCHEDULES, PlacementProblem
 from placeto_tools.options import (
     KEY_VALUE,
     NearestChoice,
+    Parsed,
     Positive,
     gathered,
     link_option,
@@ -185,6 +188,32 @@ grouping_options = gathered(
 )
 
 
+def _pin(text: str) -> tuple[str, str]:
+    name, _equals, device = text.rpartition("=")
+    if not (name and device):
+        raise InputError(f"expected SCOPE=DEVICE, got {text!r}")
+    return name, device
+
+
+restriction_options = gathered(
+    "restrictions",
+    Restrictions,
+    click.option(
+        "--pin",
+        "pins",
+        type=Parsed("scope=device", _pin),
+        multiple=True,
+        help="Module, or op, whose ops have to be on a device, such as model.layers.0=k80:0; may "
+        "be repeated.",
+    ),
+    click.option(
+        "--forbid",
+        "forbidden",
+        multiple=True,
+        metavar="DEVICE",
+        help="Device that gets no ops, such as k80:1; may be repeated.",
+    ),
+)
 # All options of a problem, which make one argument ``options``.
 problem_options = gathered(
     "options",
@@ -196,6 +225,7 @@ problem_options = gathered(
     source_options,
     micro_batches_option,
     grouping_options,
+    restriction_options,
 )
 
 

@@ -40,6 +40,8 @@ def show(*tables: TextTable) -> None:
         if table.title:
             click.echo(printable(table.title))
         console.print(rich_table(table))
+        for remark in table.remarks:
+            click.echo(printable(remark))
 
 
 def show_report(report: Any, *contents: TextTable | str, as_json: bool) -> None:

@@ -1,8 +1,8 @@
 """Device placement of PyTorch models from Python, with everything else that needs no screen.
 
 `place` finds where the ops of a model run best, and `place_module` trains a model there;
-`read_problem` and `compare` do what the command does with any source, and `load_model_graph`,
-`family_graph` and `capture_step` give graphs of known models. Begin to read in
+`read_problem`, `make_placer` and `compare` do what the command does with any source, and
+`load_model_graph`, `family_graph` and `capture_step` give graphs of known models. Begin to read in
 ``placing/place_model.py``.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placeto.placed_module import PlacedModule, place_module
     from placeto.placing.place_model import ModelPlacement, place
+    from placeto.placing.placers import make_placer
     from placeto.problems.making import read_problem
     from placeto.problems.models import capture_step, family_graph, load_model_graph
     from placeto.trials.comparison import compare
@@ -25,6 +26,7 @@ __all__ = [
     "compare",
     "family_graph",
     "load_model_graph",
+    "make_placer",
     "place",
     "place_module",
     "read_problem",
@@ -36,6 +38,7 @@ _MODULES = {
     "compare": "trials.comparison",
     "family_graph": "problems.models",
     "load_model_graph": "problems.models",
+    "make_placer": "placing.placers",
     "place": "placing.place_model",
     "place_module": "placed_module",
     "read_problem": "problems.making",

@@ -91,6 +91,10 @@ def write_text(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
 
 
+# What a picture would say of its making, by suffix
+VARYING = {".png": "Software", ".pdf": "CreationDate", ".svg": "Date"}
+
+
 class Picture(Protocol):
     """A picture that can be saved: a figure of matplotlib."""
 
@@ -99,10 +103,10 @@ class Picture(Protocol):
         ...
 
 
-def save_png(figure: Picture, path: Path) -> None:
-    """Write a figure as PNG, at once or not at all; equal figures give equal files."""
+def save_picture(figure: Picture, path: Path) -> None:
+    """Write a figure as its suffix says, at once or not at all; equal figures give equal files."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
+    figure.savefig(buffer, format=path.suffix[1:], metadata={VARYING[path.suffix]: None})
     with writing(path):
         write_atomically(path, buffer.getvalue())
 

@@ -7,6 +7,16 @@ from placeto.errors import printable
 
 SECONDS = "s"
 GIGABYTE, MEGABYTE, KILOBYTE = 10**9, 10**6, 10**3
+IN_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "±": r"$\pm$",
+    "µ": r"\textmu{}",
+}
 
 
 @dataclass(frozen=True)
@@ -16,6 +26,7 @@ class TextTable:
     title: str  # above it; may be empty
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    remarks: Sequence[str] = ()  # below it
 
     def markdown(self) -> str:
         """Return the table as Markdown."""
@@ -26,7 +37,32 @@ class TextTable:
             for line in (head, rules, *self.rows)
         ]
         body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{self.title}\n\n{body}" if self.title else body
+        remarks = "\n".join(f"- {printable(remark)}" for remark in self.remarks)
+        return "\n\n".join(section for section in (self.title, body, remarks) if section)
+
+    def latex(self) -> str:
+        """Return the table in LaTeX, for the package booktabs."""
+        alignment = "".join("r" if name.startswith(">") else "l" for name in self.columns)
+        head, *rows = [
+            " & ".join(map(latex_text, row)) + r" \\"
+            for row in ([name.removeprefix(">") for name in self.columns], *self.rows)
+        ]
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(self.title)}}}"]
+        lines += [rf"\begin{{tabular}}{{{alignment}}}", r"\toprule", head, r"\midrule", *rows]
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [rf"\par {latex_text(remark)}" for remark in self.remarks]
+        return "\n".join([*lines, r"\end{table}"])
+
+
+def latex_text(text: str) -> str:
+    r"""Return a text for LaTeX, without characters that mean something there.
+
+    Examples
+    --------
+    >>> latex_text("90 % of k80_0")
+    '90 \\\\% of k80\\\\_0'
+    """
+    return "".join(IN_LATEX.get(character, character) for character in printable(text))
 
 
 def counted(count: int, thing: str) -> str:

@@ -3,11 +3,11 @@
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from os.path import realpath
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,11 +16,17 @@ import numpy as np
 
 from placeto.errors import InputError, RunError, StoppedRunError, writing
 from placeto.outputs import check_folder, file_name, write_json, write_text
-from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
-from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec
+from placeto.placing.evaluators import (
+    ONE_F_ONE_B,
+    STEP_OF_STAGES,
+    EvaluatorSpec,
+    evaluator_spec,
+)
+from placeto.placing.placers import PLACER_NAMES, PLACERS, PlacerSpec, placer_spec, policy_spec
 from placeto.problems.making import kinds_text, problem_of
 from placeto.problems.options import GroupingOptions, ProblemOptions, SourceOptions, Target
-from placeto.problems.sources import JSON_SUFFIXES, Source, load_source
+from placeto.problems.restrictions import Restrictions
+from placeto.problems.sources import Source, files_of_sources, load_source
 from placeto.progress import Progress
 from placeto.texts import TextTable, counted
 from placeto.trials.comparison import Comparison, chosen_limits, comparison_page
@@ -30,18 +36,16 @@ from placeto.trials.tables import (
     CPU,
     MEDIANS,
     RESULTS,
-    SEARCH_COLUMNS,
     ComparisonReport,
-    micro_batch_table,
+    micro_batch_tables,
     placer_table,
     profile_table,
     profiles,
-    runtime_table,
-    search_table,
+    rank_table,
 )
 from placeto.trials.trials import Graph, Page, Results
 from placeto_baselines import Limits
-from placeto_graphs import GraphError, PlacementProblem, save_placement
+from placeto_graphs import GraphError, PlacementProblem, save_placement, scheduled
 from placeto_tools.options import (
     PLACER_LIST,
     Command,
@@ -56,13 +60,17 @@ from placeto_tools.options import (
     output_option,
 )
 from placeto_tools.plots.steps import comparison_figure
-from placeto_tools.problem_options import gpu_kind_option, grouping_options, source_options
+from placeto_tools.problem_options import (
+    gpu_kind_option,
+    grouping_options,
+    restriction_options,
+    schedule_option,
+    source_options,
+)
 from placeto_tools.reports.page import ReportedPlacement, problem_report, report_page
 from placeto_tools.screen import show, show_json, showing_progress
 
-SUFFIXES = (*JSON_SUFFIXES, ".txt")  # of the files in a folder that are compared
-PLACERS_OF_PAPER = {"placeto", "rnn"}  # the tables of the paper compare these two
-REPORT = "report.html"
+REPORT, LATEX = "report.html", "results.tex"
 IN_FILES = ":=+,"  # characters that file names of placers keep, besides letters and digits
 
 
@@ -87,6 +95,15 @@ IN_FILES = ":=+,"  # characters that file names of placers keep, besides letters
     metavar="NAME,...",
     help=f"Placers: {', '.join(PLACER_NAMES)}; or your own, package.module:Class, with arguments "
     "after colons, as in package.module:Class:depth=3.  [default: all of these names]",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="RUN",
+    help="Policy besides --placers, which places as in `placeto place --policy`: a folder of "
+    "`placeto train`, or a policy file; may be repeated.  [default: none]",
 )
 @evaluator_option
 @number_option(
@@ -123,14 +140,16 @@ IN_FILES = ":=+,"  # characters that file names of placers keep, besides letters
 @number_option(
     "--micro-batches",
     multiple=True,
-    help="Number of micro-batches of a step, as in GPipe; may be repeated. If 1 is among several, "
-    "and single among the placers, a table shows their gain.  [default: 1]",
+    help="Number of micro-batches of a step, as in GPipe; may be repeated. With several, a table "
+    "compares them.  [default: 1]",
 )
+@schedule_option
 @grouping_options
+@restriction_options
 @jobs_option
 @output_option(
-    "Folder to write, with results.json, results.md, report.html, curves and placements: a new "
-    "one, or one to resume.  [default: tables only]",
+    "Folder to write, with results.json, results.md, results.tex, report.html, curves and "
+    "placements: a new one, or one to resume.  [default: tables only]",
     required=False,
 )
 @json_option
@@ -142,6 +161,7 @@ def compare(
     clusters: tuple[str, ...],
     link: str | None,
     placers: tuple[tuple[str, ...], ...],
+    policies: tuple[Path, ...],
     objective: str | None,
     max_evaluations: int | None,
     seconds: float | None,
@@ -150,7 +170,9 @@ def compare(
     seeds: int,
     choice: SourceOptions,
     micro_batches: tuple[int, ...],
+    schedule: str | None,
     grouping: GroupingOptions,
+    restrictions: Restrictions,
     jobs: int,
     output: Path | None,
     as_json: bool,
@@ -160,7 +182,7 @@ def compare(
 
     By default all placers run on two GPUs, with one seed. The quickest placers run first, then
     searches, then trainings, then your own placers; the table grows meanwhile. Ctrl-C stops with
-    the table so far. The same command with the same -o folder resumes.
+    the table so far. Run the same command with the same -o folder again to resume.
 
     MODELS are those of `placeto build`, and folders of their files. Each has the objective of its
     kind: throughput for inputs of dnn-partitioning, else latency. CPU only has a row of its own,
@@ -170,17 +192,24 @@ def compare(
     \b
     placeto compare inception-v3 --gpus 2 -o results
     placeto compare nmt-2 nmt-4 --gpus 2 --gpus 4 --seeds 3 -o results
+    placeto compare nmt-2 --micro-batches 4 --micro-batches 8 --schedule 1f1b --placers expert,heft
     placeto compare profile.txt --placers expert,local-search --max-evaluations 1000
     placeto compare *.json.gz --placers heft,multilevel,my_module:MyPlacer --seeds 3 --seconds 10
+    placeto compare graphs --placers single,heft,multilevel --policy run --max-evaluations 1000
     """
-    clusters_with_options = _clusters_with_options(gpus, gpu_kind, clusters, link, grouping)
+    clusters_with_options = _clusters_with_options(
+        gpus,
+        gpu_kind,
+        clusters,
+        ProblemOptions(link=link, grouping=grouping, restrictions=restrictions),
+    )
     if full and max_evaluations:
         raise InputError("--full: excludes --max-evaluations")
     if output is not None:
         check_folder(output, DESCRIPTION, force=force)
     if seconds and (max_evaluations or rnn_max_evaluations or full):
         raise InputError("--seconds: excludes --max-evaluations, --rnn-max-evaluations and --full")
-    specs = _specs([name for names in placers for name in names])
+    specs = _specs([name for names in placers for name in names], policies)
     check_heeded(
         specs.values(),
         "--placers",
@@ -199,7 +228,9 @@ def compare(
             text: evaluator_spec(objective or by_target[targets[0]].evaluator)
             for text, by_target in sources_by_target
         }
-        described, problems = _make_problems(sources_by_target, clusters_with_options, evaluators)
+        described, problems = _make_problems(
+            sources_by_target, clusters_with_options, evaluators, schedule
+        )
     limits = Limits(max_evaluations, seconds)
     comparison = Comparison(
         problems=described,
@@ -207,7 +238,7 @@ def compare(
         placers=specs,
         seeds=range(seeds),
         limits_of_placer=chosen_limits(specs, limits, rnn_max_evaluations, full=full),
-        evaluators={evaluator.name: evaluator for evaluator in evaluators.values()},
+        evaluators={problem.evaluator: evaluator_spec(problem.evaluator) for problem in described},
         limits=limits,
     )
     comparison.check_user_classes()
@@ -233,6 +264,7 @@ def _make_problems(
     sources: Sequence[tuple[str, Mapping[Target, Source]]],
     clusters_with_options: Sequence[tuple[str, ProblemOptions]],
     evaluators: Mapping[str, EvaluatorSpec],
+    schedule: str | None,
 ) -> tuple[list[Problem], dict[str, PlacementProblem]]:
     """Return problems as tables describe them, and by their stems; evaluators are by source."""
     described: list[Problem] = []
@@ -240,11 +272,13 @@ def _make_problems(
     first_target = clusters_with_options[0][1].target
     num_sources = Counter(by_target[first_target].name for _, by_target in sources)
     for text, by_target in sources:
-        source, evaluator = by_target[first_target], evaluators[text]
+        source = by_target[first_target]
         # Profiles of PipeDream are all called graph.txt.
         name = source.name if num_sources[source.name] == 1 else f"{source.name} ({text})"
         for cluster_name, options in clusters_with_options:
-            problem = problem_of(by_target[options.target], options)
+            problem, evaluator = _scheduled(
+                problem_of(by_target[options.target], options), evaluators[text], schedule
+            )
             cluster = cluster_name or kinds_text(problem.cluster)
             if options.link:
                 cluster = f"{cluster} {options.link}"
@@ -262,7 +296,27 @@ def _make_problems(
                     unit=evaluator.unit,
                 )
             )
+    if schedule and all(problem.graph.num_micro_batches == 1 for problem in problems.values()):
+        raise InputError("--schedule: needs --micro-batches")
     return described, problems
+
+
+def _scheduled(
+    problem: PlacementProblem, evaluator: EvaluatorSpec, schedule: str | None
+) -> tuple[PlacementProblem, EvaluatorSpec]:
+    """Return a problem and its evaluator with the waits of a schedule, if it has micro-batches.
+
+    By GPipe all placements have the same waits, which are those of the problem.
+    """
+    if schedule is None or problem.graph.num_micro_batches == 1:
+        return problem, evaluator
+    if not evaluator.simulates:
+        raise InputError(f"--schedule: excludes --objective {evaluator.name}")
+    if schedule == ONE_F_ONE_B:
+        return problem, STEP_OF_STAGES
+    anywhere = np.zeros(problem.num_groups, np.int32)
+    by_schedule = replace(evaluator, objective=f"{evaluator.objective}, {schedule}")
+    return scheduled(problem, schedule, anywhere), by_schedule
 
 
 def _conduct(
@@ -288,6 +342,8 @@ def _conduct(
             )
         if output:
             write_json(output / RESULTS, report)
+            tables = [table.latex() for table in _tables(comparison, report.problems)]
+            write_text(output / LATEX, "\n\n".join(tables) + "\n")
             stopped = isinstance(error, StoppedRunError)
             write_best(comparison, folder, page=not stopped)
     return report, error
@@ -295,9 +351,10 @@ def _conduct(
 
 def _show_report(comparison: Comparison, report: ComparisonReport, output: Path | None) -> None:
     """Show the tables of a comparison, and which files it wrote."""
-    show(*_summaries(comparison, report.problems), *map(placer_table, report.problems))
+    show(*_tables(comparison, report.problems))
     if output:
-        click.echo(f"\n{output}: {RESULTS}, {PAGE}, curves, problems and placements")
+        files = ", ".join((RESULTS, PAGE, LATEX))
+        click.echo(f"\n{output}: {files}, curves, problems and placements")
         line = _report_line(output, comparison)
         if line:
             click.echo(line)
@@ -321,7 +378,7 @@ def _read(
     """Return the sources by their texts, each file once, and errors of files of folders."""
     read: list[tuple[str, dict[Target, Source]]] = []
     left_out: list[str] = []
-    for text, is_named in _files(sources):
+    for text, is_named in files_of_sources(sources):
         progress.update(f"{text}: reading or capturing its graph ...")
         try:
             for count in dict.fromkeys(micro_batches):
@@ -336,62 +393,38 @@ def _read(
     return read, left_out
 
 
-def _files(sources: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Yield sources, each file once, and True for one that is named itself, not its folder."""
-    files: dict[str, tuple[str, bool]] = {}  # by their real paths
-    for text in sources:
-        is_named = not Path(text).is_dir()
-        if is_named:
-            paths = [text]
-        else:
-            inside = sorted(str(path) for path in Path(text).iterdir())
-            paths = [path for path in inside if path.endswith(SUFFIXES)]
-        for path in paths:
-            first_path, was_named = files.get(realpath(path), (path, False))
-            files[realpath(path)] = first_path, was_named or is_named
-    yield from files.values()
-
-
-def _specs(names: Sequence[str]) -> dict[str, PlacerSpec]:
+def _specs(names: Sequence[str], policies: Sequence[Path]) -> dict[str, PlacerSpec]:
     """Return the placers that were named, the quickest first and the user's own last."""
     bundled = [name for name in PLACER_NAMES if name in names or not names]
     of_user = [name for name in names if name not in PLACERS]
-    return {name: placer_spec(name) for name in (*bundled, *of_user)}
+    specs = [placer_spec(name) for name in (*bundled, *of_user)]
+    return {spec.name: spec for spec in (*specs, *map(policy_spec, policies))}
 
 
-def _is_as_published(comparison: Comparison) -> bool:
-    """Return whether the tables of the paper make sense: simulated steps, and its two policies."""
-    only_steps = list(comparison.evaluators) == [STEP.name]
-    return only_steps and comparison.placers.keys() >= PLACERS_OF_PAPER
+def _tables(comparison: Comparison, reports: Sequence[Problem]) -> list[TextTable]:
+    return [*_summaries(comparison, reports), *map(placer_table, reports)]
 
 
 def _summaries(comparison: Comparison, reports: Sequence[Problem]) -> list[TextTable]:
     """Return the tables of all problems together, as far as they have something to say."""
     tables = []
-    if _is_as_published(comparison):
-        tables += [runtime_table(reports), search_table(reports)]
-    if any(problem.micro_batches > 1 for problem in comparison.problems):
-        speed_ups = micro_batch_table(reports)
-        if speed_ups.rows:
-            tables.append(speed_ups)
     profiles_of_placers = profiles(reports)  # none before the first placement
     if profiles_of_placers and len(reports) > 1 and len(comparison.placers) > 1:
-        tables.append(profile_table(profiles_of_placers))
-    return tables
+        tables += [rank_table(profiles_of_placers, reports), profile_table(profiles_of_placers)]
+    return [*tables, *micro_batch_tables(reports)]
 
 
 def _clusters_with_options(
     gpus: Sequence[int],
     gpu_kind: str | None,
     clusters: Sequence[str],
-    link: str | None,
-    grouping: GroupingOptions,
+    common: ProblemOptions,
 ) -> list[tuple[str, ProblemOptions]]:
     """Return the name of each cluster, empty for that of the source, with options of problems."""
     clusters_with_options = []
     stems = Counter(Path(spec).stem for spec in {*clusters})  # files of two folders may have one
     for spec, count in product(dict.fromkeys(clusters or ("",)), dict.fromkeys(gpus or (None,))):
-        options = ProblemOptions(spec, link, grouping=grouping, gpus=count, gpu_kind=gpu_kind)
+        options = replace(common, cluster=spec, gpus=count, gpu_kind=gpu_kind)
         is_short = spec.endswith(".toml") and stems[Path(spec).stem] == 1
         name = Path(spec).stem if is_short else spec
         clusters_with_options.append(("" if options.devices is None else name, options))
@@ -401,8 +434,7 @@ def _clusters_with_options(
 def _page(comparison: Comparison, results: Results) -> Page:
     reports = comparison.reports(results)
     tables = [table.markdown() for table in _summaries(comparison, reports)]
-    notes = [MEDIANS, SEARCH_COLUMNS] if _is_as_published(comparison) else [MEDIANS]
-    return comparison_page([*tables, *notes], reports, comparison_figure)
+    return comparison_page([*tables, MEDIANS], reports, comparison_figure)
 
 
 def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) -> None:
@@ -414,16 +446,18 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
             shutil.rmtree(placements / compared.stem, ignore_errors=True)
     for compared in comparison.reports(folder.results):
         problem = folder.workspace.problem(Graph(compared.stem))
+        evaluator = comparison.evaluators[compared.evaluator]
         reported = []
         for placer in compared.placers:
             best = placer.best
             if best is None or (placer.name == CPU and not compared.has_cpu):
                 continue  # that is a placement of another problem
+            devices = np.array(best.placement, np.int32)
             placement = ReportedPlacement(
                 title=placer.title,
-                problem=problem,
-                placement=np.array(best.placement, np.int32),
-                curve=[row for row in best.curve if row[1] is not None] if placer.searches else (),
+                problem=evaluator.scheduled(problem, devices),
+                placement=devices,
+                curve=[row for row in best.curve if row[1] is not None],
                 evaluations=best.evaluations,
                 seconds=best.seconds,
             )
@@ -432,7 +466,7 @@ def write_best(comparison: Comparison, folder: ExperimentFolder, *, page: bool) 
             with writing(file.parent):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 save_placement(placement.placement, problem, file)
-        if page and reported and comparison.evaluators[compared.evaluator].simulates:
+        if page and reported and evaluator.simulates:
             reports.append(problem_report(compared.title, problem, reported))
     if reports:
         write_text(folder.path / REPORT, report_page("Comparison of placers", reports))

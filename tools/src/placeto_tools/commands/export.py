@@ -81,6 +81,6 @@ def export(
         for remark in exported.remarks:
             click.echo(remark, err=True)
     else:
-        click.echo("; ".join([f"{output}: {form}", *exported.remarks[:1]]))
-        for remark in exported.remarks[1:]:
+        click.echo(f"{output}: {form}")
+        for remark in exported.remarks:
             click.echo(remark)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from placeto.errors import DOES_NOT_FIT, InputError, writing
-from placeto.placing.choices import choices_report, choices_table, used_devices
+from placeto.placing.choices import choices_report, choices_table, used_devices, verdict
 from placeto.placing.cost_texts import (
     bound_text,
     levels_hint,
@@ -19,7 +19,6 @@ from placeto.placing.cost_texts import (
 from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import EvaluatorSpec, evaluator_spec
 from placeto.placing.place_problem import (
-    DEFAULT_REFINEMENT_ROUNDS,
     DEFAULT_SECONDS,
     NOTHING,
     PRETRAINED,
@@ -29,15 +28,15 @@ from placeto.placing.place_problem import (
     place_scheduled,
     sent_back_text,
 )
-from placeto.placing.placers import PLACERS, placer_spec
+from placeto.placing.placers import DEFAULT_REFINEMENT_ROUNDS, PLACERS, placer_spec
 from placeto.placing.reports import bottleneck_text, rate_text
-from placeto.problems.making import problem_of, read_source
+from placeto.problems.making import options_with_devices, problem_of, read_source
 from placeto.problems.options import ProblemOptions
-from placeto.problems.sources import most_micro_batches
+from placeto.problems.sources import Source, most_micro_batches
 from placeto.texts import SECONDS, bytes_text, counted
 from placeto.training.folder import read_policy
 from placeto_baselines import least_excess
-from placeto_graphs import save_placement
+from placeto_graphs import PlacementProblem, save_placement
 from placeto_simulator import Simulator
 from placeto_tools.options import (
     PLACER_NAME,
@@ -102,6 +101,14 @@ from placeto_tools.screen import show, show_json, showing_progress
     "moves to the device where it costs least.  "
     f"[default: {DEFAULT_REFINEMENT_ROUNDS}; 0 with --seconds]",
 )
+@click.option(
+    "--what-if",
+    "additions",
+    multiple=True,
+    metavar="+SPEC",
+    help="Devices to add, such as +1xrtx4090: the model is also placed on that larger cluster, and "
+    "a table compares it; may be repeated.",
+)
 @schedule_option
 @problem_options
 @seed_option
@@ -116,6 +123,7 @@ def place(
     max_evaluations: int | None,
     rollouts: int | None,
     refinement_rounds: int | None,
+    additions: tuple[str, ...],
     schedule: str | None,
     options: ProblemOptions,
     seed: int,
@@ -140,6 +148,7 @@ def place(
     placeto place problem.json.gz --placer local-search --max-evaluations 5000 -o placement.json
     placeto place problem.json.gz --policy run -o placement.json
     placeto place problem.json.gz --policy run --seconds 5 -o placement.json
+    placeto place nmt-2 --cluster 2xk80 --what-if +1xv100 -o placement.json
     """
     if placer is not None and policy is not None:
         raise InputError("--policy: excludes --placer")
@@ -159,6 +168,9 @@ def place(
     for option, is_given in needing_steps.items():
         if is_given and not priced_by.simulates:
             raise InputError(f"{option}: excludes --objective {priced_by.name}")
+    larger = {
+        added: _larger_problem(problem_name, source, problem, options, added) for added in additions
+    }
     hint = "" if options.grouping.fixes_num_groups else levels_hint(problem_name, problem)
     settings = PlaceSettings(
         seconds=seconds,
@@ -174,8 +186,12 @@ def place(
     )
     with showing_progress() as progress:
         placed = place_scheduled(problem, schedule, settings, progress)
+        placed_with = {
+            added: place_scheduled(larger_problem, schedule, settings, progress)
+            for added, larger_problem in larger.items()
+        }
     unscheduled = replace(placed.problem, graph=problem.graph)  # without the waits of a schedule
-    problem, result, bound = placed.problem, placed.result, placed.bound
+    problem, result = placed.problem, placed.result
     with writing(output):
         save_placement(result.placement, problem, output)
     fits = result.fits(problem.cluster)
@@ -192,32 +208,78 @@ def place(
         "evaluator": priced_by.name,
         "objective": priced_by.objective,
         "unit": priced_by.unit,
-        "runtime": result.runtime,
-        "fits": fits,
-        "peak_memory": result.peak_memory.tolist(),
-        "evaluations": result.evaluations,
-        "seconds": result.seconds,
-        "groups": problem.num_groups,
+        **_report(placed),
         **({"least_excess": excess} if priced_by.simulates else {}),
-        **({"lower_bound": bound} if bound else {}),
-        "devices": used_devices(problem, result.placement),
-        "choices": choices_report(problem, result, placed.choices),
     }
+    if placed_with:
+        report["what_if"] = {
+            added: _report(with_devices) for added, with_devices in placed_with.items()
+        }
     if as_json:
         show_json(report)
     else:
         _show_placement(output, placed, priced_by, excess)
+        for added, placed_larger in placed_with.items():
+            _show_what_if(added, placed_larger, placed, priced_by)
     if hint and not placer and not policy:
         click.echo(hint, err=True)
-    remarks = [sent_back_text(problem, result.placement)]
-    if priced_by.simulates:
-        remarks.append(bottleneck_text(Simulator(problem, 1).timeline(result.placement)))
-    for remark in remarks:
-        if remark:
-            click.echo(remark, err=True)
+    for remark in _remarks(placed, priced_by):
+        click.echo(remark, err=True)
     if not fits:
         click.echo(f"no placement found fits the memory{too_large_text(problem)}{remedy}", err=True)
         sys.exit(DOES_NOT_FIT)
+
+
+def _larger_problem(
+    name: str, source: Source, problem: PlacementProblem, options: ProblemOptions, added: str
+) -> PlacementProblem:
+    """Return the same problem with more devices; a step on CPUs alone is captured anew for GPUs."""
+    larger_options = options_with_devices(options, problem, added)
+    if larger_options.target != options.target:
+        source = read_source(name, larger_options)
+    return problem_of(source, larger_options)
+
+
+def _remarks(placed: PlacedProblem, evaluator: EvaluatorSpec) -> list[str]:
+    """Return what slows a placement down, as far as it is known."""
+    problem, placement = placed.problem, placed.result.placement
+    remarks = [sent_back_text(problem, placement)]
+    if evaluator.simulates:
+        remarks.append(bottleneck_text(Simulator(problem, 1).timeline(placement)))
+    return [remark for remark in remarks if remark]
+
+
+def _report(placed: PlacedProblem) -> dict[str, object]:
+    """Return the costs of a placement as JSON has them, also on fewer devices."""
+    problem, result = placed.problem, placed.result
+    return {
+        "runtime": result.runtime,
+        "fits": result.fits(problem.cluster),
+        "peak_memory": result.peak_memory.tolist(),
+        "evaluations": result.evaluations,
+        "seconds": result.seconds,
+        "groups": problem.num_groups,
+        **({"lower_bound": placed.bound} if placed.bound else {}),
+        "devices": used_devices(problem, result.placement),
+        "choices": choices_report(problem, result, placed.choices),
+    }
+
+
+def _show_what_if(
+    added: str, placed: PlacedProblem, present: PlacedProblem, evaluator: EvaluatorSpec
+) -> None:
+    """Show the costs on a larger cluster, relative to those on the present one."""
+    problem, result = placed.problem, placed.result
+    faster = ""
+    if result.runtime and present.result.fits(present.problem.cluster):
+        faster = f", {present.result.runtime / result.runtime:.2f}x as fast"
+    click.echo(
+        f"\nWith {added}: {evaluator.text(result.runtime)}{faster}"
+        f"{overflow_text(problem.cluster, result.peak_memory)}"
+    )
+    if placed.choices:
+        click.echo(verdict(problem, result, placed.choices))
+        show(choices_table(problem, result, placed.choices, evaluator))
 
 
 def _show_placement(
@@ -238,4 +300,5 @@ def _show_placement(
         percent_above = 100 * (cost_of_result(problem, result) / placed.bound - 1)
         click.echo(f"{text}; this one takes {percent_above:.1f} % more")
     if placed.choices:
+        click.echo(verdict(problem, result, placed.choices))
         show(choices_table(problem, result, placed.choices, evaluator))

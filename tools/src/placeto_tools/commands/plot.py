@@ -8,7 +8,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto.outputs import Picture, save_png
+from placeto.outputs import VARYING, Picture, save_picture
 from placeto.texts import seconds_text
 from placeto.trials.tables import read_curves
 from placeto_simulator import Simulator, Timeline
@@ -28,7 +28,7 @@ def plot() -> None:
 
 
 picture_options = (
-    output_option("Picture to write: .png.", ".png"),
+    output_option("Picture to write: .png, .pdf or .svg.", *VARYING),
     click.option(
         "--title", help="Title of the picture.  [default: its sources, or none for curves]"
     ),
@@ -46,7 +46,7 @@ def _step_command(name: str, draw: Drawing, text: str) -> None:
         title = (
             title or f"{arguments.problem}, {arguments.placement}: {seconds_text(timeline.runtime)}"
         )
-        save_png(draw(timeline, placement, title), output)
+        save_picture(draw(timeline, placement, title), output)
         click.echo(output)
 
     add = plot.command(name, cls=Command, help=text)
@@ -92,5 +92,5 @@ def plot_curves(sources: tuple[Path, ...], output: Path, title: str | None) -> N
     placeto plot curves run -o curves.png
     placeto plot curves results -o curves.png
     """
-    save_png(curves_figure(read_curves(sources), {}, title or ""), output)
+    save_picture(curves_figure(read_curves(sources), {}, title or ""), output)
     click.echo(output)

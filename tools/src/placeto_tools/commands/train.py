@@ -44,8 +44,26 @@ from placeto_tools.options import (
 from placeto_tools.problem_options import problem_options
 from placeto_tools.screen import show_json, showing_progress
 
+VALIDATION = "--validation"
 
-@click.command(cls=Command)
+
+class TrainCommand(Command):
+    """A command whose ``--validation`` takes all values up to the next option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        spread: list[str] = []
+        is_validation = False
+        for argument in args:
+            if argument.startswith("-"):
+                is_validation = argument == VALIDATION
+            elif is_validation and spread[-1] != VALIDATION:
+                spread.append(VALIDATION)
+            spread.append(argument)
+        return super().parse_args(ctx, spread)
+
+
+@click.command(cls=TrainCommand)
 @click.argument("problems", nargs=-1, metavar="PROBLEM...")
 @output_option("Folder to write: a new one, or that of this training to resume.  [required]")
 @click.option(
@@ -55,6 +73,13 @@ from placeto_tools.screen import show_json, showing_progress
     help="Policy to begin with: pretrained (the bundled one), a folder of `placeto train`, or a "
     "policy file. Its network stays as it is, and --preset is fine-tuning by default.  "
     "[default: a new policy]",
+)
+@click.option(
+    VALIDATION,
+    multiple=True,
+    metavar="PROBLEM...",
+    help="Other problems, which the policy does not learn: the one that places them best is kept.  "
+    "[default: those of the training]",
 )
 @number_option("--updates", help="Number of updates.  [default: of the preset]")
 @click.option(
@@ -85,6 +110,7 @@ def train(
     problems: tuple[str, ...],
     output: Path,
     first: str | None,
+    validation: tuple[str, ...],
     updates: int | None,
     settings: tuple[tuple[str, str], ...],
     preset_name: str | None,
@@ -97,18 +123,20 @@ def train(
 ) -> None:
     """Train a policy on one or several problems.
 
-    PROBLEMS are problem files, or other MODELs of `placeto build` with its options. They have
-    equally many devices, except with --preset general or --from pretrained. By default a new policy
-    learns with the updates of the preset, in one process.
+    PROBLEMS are problem files, folders of such, or other MODELs of `placeto build` with its
+    options. They have equally many devices, except with --preset general or --from pretrained. By
+    default a new policy learns with the updates of the preset, in one process. The policy that
+    places best is kept; give --validation other problems than PROBLEMS to judge it by.
 
     The folder gets checkpoints, a log (log.jsonl, and one for TensorBoard), and the best
     placements. `placeto place --policy FOLDER` uses the policy. Ctrl-C stops at a checkpoint after
-    the current update. The same command resumes a training that was stopped or killed; with --force
-    it begins anew.
+    the current update. If you interrupt a training, run the same command again to resume; with
+    --force it begins anew.
 
     \b
     placeto train problem.json.gz --updates 200 -o run
     placeto train nmt:0 nmt:1 nmt:2 nmt:3 -o run
+    placeto train training/*.json.gz --validation validation/*.json.gz -o run
     placeto train problem.json.gz --from pretrained --updates 20 -o run
 
     torchrun starts several processes that train together, on one machine or on many:
@@ -132,10 +160,11 @@ def train(
             is_one_graph = len(problems) == 1 or preset_name == "paper"
             default = 1 if is_one_graph else GRANULARITIES_OF_MANY
             training_problems = read_training_problems(problems, granularities or default, options)
+            others = _read_validation(validation, training_problems, chosen, options)
             if chosen.embedding != "pairs":
-                _check_devices(training_problems, policy)
+                _check_devices({**training_problems, **others}, policy)
             lock.enter_context(alone_in(output))
-            training = (training_problems, asdict(chosen), seed, policy)
+            training = (training_problems, asdict(chosen), seed, policy, others)
             if force or not folder.has(*training):
                 folder.create(*training)
         processes.gather([])  # the folder is there
@@ -154,13 +183,31 @@ def train(
         _show(folder, trainer, as_json=as_json, done=done)
     if not done:
         raise StoppedRunError(
-            f"stopped after update {trainer.updates} of {trainer.settings.updates}; the same "
-            "command resumes it"
+            f"stopped after update {trainer.updates} of {trainer.settings.updates}; run the same "
+            "command again to resume"
         )
 
 
 def _read_first_policy(name: str) -> PlacementPolicy:
     return load_pretrained() if name == "pretrained" else read_policy(Path(name))
+
+
+def _read_validation(
+    sources: Sequence[str],
+    training_problems: Mapping[str, PlacementProblem],
+    settings: Settings,
+    options: ProblemOptions,
+) -> dict[str, PlacementProblem]:
+    """Return the problems of ``--validation``; refuse those of the training, and unused ones."""
+    if not sources:
+        return {}
+    if settings.selection != "best":
+        raise InputError(f"{VALIDATION}: needs --hparam selection=best")
+    problems = read_training_problems(sources, 1, options)
+    for name in problems:
+        if name in training_problems:
+            raise InputError(f"{VALIDATION} {name}: expected other problems than PROBLEMS")
+    return problems
 
 
 def _chosen_settings(
@@ -180,11 +227,21 @@ def _make_trainer(folder: TrainingFolder, seed: int, processes: Processes) -> Tr
     """Return the trainer of a folder, from its checkpoint if there is one."""
     training = folder.read()
     evaluators = [Simulator(problem) for problem in training.problems.values()]
+    validation = [Simulator(problem) for problem in training.validation.values()]
     if folder.checkpoint.exists():
-        return resume_training(folder.checkpoint, evaluators, processes=processes)
+        return resume_training(
+            folder.checkpoint, evaluators, processes=processes, validation=validation
+        )
     policy = load_policy(folder.first_policy) if folder.first_policy.exists() else None
     settings = restored_settings(training.settings)
-    return Trainer(evaluators, settings, seed=seed, policy=policy, processes=processes)
+    return Trainer(
+        evaluators,
+        settings,
+        seed=seed,
+        policy=policy,
+        processes=processes,
+        validation=validation,
+    )
 
 
 def _reporter(trainer: Trainer, progress: Progress) -> Callable[[UpdateSummary], None]:

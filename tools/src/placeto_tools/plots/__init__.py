@@ -1,4 +1,4 @@
-"""Drawings, as PNG files: colours of devices and curves, and positions of groups in layers."""
+"""Drawings, as files: colours of devices and curves, and positions of groups in layers."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -28,8 +28,10 @@ def colour(index: int) -> str:
 
 def new_figure(width: float, height: float) -> "Figure":
     """Return an empty figure of a size in inches, at 100 dots per inch, without a screen."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 (pages use the colours alone)
+    from matplotlib import rcParams  # noqa: PLC0415 (pages use the colours alone)
+    from matplotlib.figure import Figure  # noqa: PLC0415
 
+    rcParams["svg.hashsalt"] = "placeto"  # so that equal figures have equal identifiers
     return Figure(figsize=(width, height), dpi=100, layout="constrained")
 
 

@@ -27,6 +27,7 @@ from placeto_graphs import (
 
 Value = TypeVar("Value", bound=Hashable)
 Placement = NDArray[np.int32]  # [G], the device of each group
+ROUNDING = 1e-9  # as a fraction of a cost: sums in another order are equal
 
 
 def is_within(scope: str, module: str) -> bool:
@@ -91,18 +92,22 @@ def price(
     costs: EvaluationBatch,
     evaluator: EvaluatorSpec,
     form: str,
+    reason: str = "",
 ) -> Price:
-    """Return the costs of a placement, int32[G], and of the form of it that was evaluated."""
+    """Return the costs of a placement, int32[G], and of the form of it that was evaluated.
+
+    The remark has the ``reason`` of a form that is faster, if no other search is.
+    """
     costs_as_placed = evaluator.costs(problem, placement)
     as_placed, runtime = float(costs_as_placed.runtime[0]), float(costs.runtime[0])
     peaks = tuple(costs.peak_memory[0].tolist())
-    start, simulated = f"{evaluator.objective}:", ""
-    if evaluator.simulates:
-        start, simulated = "a step takes", ", simulated"
+    cost = "Simulated step" if evaluator.simulates else evaluator.objective.capitalize()
     remark = (
-        f"{start} {evaluator.text(runtime)} with {form}{simulated}, and "
-        f"{evaluator.text(as_placed)} as placed{overflow_text(problem.cluster, peaks)}"
+        f"{cost}: {evaluator.text(runtime)} as exported ({form}"
+        f"{overflow_text(problem.cluster, peaks)}), {evaluator.text(as_placed)} as placed."
     )
+    if runtime < as_placed * (1 - ROUNDING):
+        remark += f" {reason or f'The export searches {form} again, and finds a faster placement.'}"
     return Price(as_placed, runtime, peaks, fits(problem, peaks), remark)
 
 

@@ -89,13 +89,16 @@ def llama_cpp(
         words += ["--ctx-size", str(context * sequences)]  # of all sequences
     if sequences > 1:
         words += ["--parallel", str(sequences)]
-    moved = counted(int((layers != placed[chain.layers]).sum()), "layer")
-    form = "whole layers, on the CPU first and then on one GPU after another"
+    num_moved = int((layers != placed[chain.layers]).sum())
     costs = evaluator.costs(chain.problem, arrangement[chain.part_of_group])
-    form_price = price(problem, placement, costs, evaluator, form)
+    form_price = price(problem, placement, costs, evaluator, "whole layers")
+    remarks = [form_price.remark]
+    if num_moved:
+        moved = counted(num_moved, "layer")
+        remarks.insert(0, f"The exported command moves {moved} to another device.")
     return Exported(
         f"llama-server --model MODEL {shlex.join(words)}\n",
-        (f"{moved} on another device than in the placement", form_price.remark),
+        tuple(remarks),
         form_price,
         {
             "n_gpu_layers": len(gpus),

@@ -74,7 +74,7 @@ def choices_table(
     choices: list[Choice],
     evaluator: EvaluatorSpec,
 ) -> TextTable:
-    """Return the costs of choices worth telling as a table; its title names the used devices."""
+    """Return the costs of choices worth telling as a table."""
     names = problem.cluster.device_names
     rows = []
     for choice in worth_telling(problem, choices):
@@ -93,25 +93,25 @@ def choices_table(
         compared = result.runtime and not lacking
         relative = f"{choice.result.runtime / result.runtime:.2f}x" if compared else ""
         rows.append([label[choice.kind], evaluator.text(choice.result.runtime), relative, lacking])
-    title = f"{_verdict(problem, result, choices)}. Other choices"
-    return TextTable(title, ["devices", f">{evaluator.objective}", ">relative", ""], rows)
+    return TextTable("Alternatives:", ["devices", f">{evaluator.objective}", ">relative", ""], rows)
 
 
-def _verdict(problem: PlacementProblem, result: PlacementResult, choices: list[Choice]) -> str:
-    """Return whether to split, and over which devices."""
-    used = used_devices(problem, result.placement)
-    if len(used) == 1:
-        return f"All on {used[0]}" + (": do not split" if result.fits(problem.cluster) else "")
-    split = f"Split over {', '.join(used)}"
+def verdict(problem: PlacementProblem, result: PlacementResult, choices: list[Choice]) -> str:
+    """Return a sentence with the devices that a placement uses, and whether the split pays."""
+    *others, last = used_devices(problem, result.placement)
+    if not others:
+        does_not_pay = f", as no split is {100 * LEAST_GAIN:.0f} % faster"
+        return f"Uses {last} alone{does_not_pay if result.fits(problem.cluster) else ''}."
+    split = f"Uses {', '.join(others)} and {last}"
     alone = [
         choice for choice in choices if choice.kind == ALONE and choice.result.fits(problem.cluster)
     ]
     if not alone or not result.runtime:
-        return split
+        return f"{split}."
     best = min(alone, key=lambda choice: choice.result.runtime)
     gain = best.result.runtime / result.runtime - 1
     if gain >= SIMULATION_ERROR:
-        return split
+        return f"{split}."
     name = problem.cluster.device_names[best.devices[0]]
     faster = f"{100 * gain:.0f} % faster than {name} alone"
-    return f"{split}: {faster}, within the accuracy of the simulation"
+    return f"{split}: {faster}, within the accuracy of the simulation."

@@ -1,7 +1,7 @@
 """Evaluators by name, which return the costs of placements, and those of users."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,15 @@ STEP = EvaluatorSpec(OF_A_STEP, "runtime", _simulator, simulates=True)
 THROUGHPUT = EvaluatorSpec(OF_A_PIPELINE, "time per sample", _throughput)
 EVALUATORS = {spec.name: spec for spec in (STEP, THROUGHPUT)}
 
+# A step by 1F1B, in which each placement has the waits of its own stages
+_STEP_BY_1F1B = replace(STEP, schedule=ONE_F_ONE_B)
+STEP_OF_STAGES = replace(
+    _STEP_BY_1F1B,
+    name=f"{STEP.name}-{ONE_F_ONE_B}",
+    objective=f"{STEP.objective}, {ONE_F_ONE_B}",
+    make=lambda problem, _threads: ScheduledEvaluator(problem, _STEP_BY_1F1B),
+)
+
 
 def evaluator_spec(evaluator: str | Callable[[PlacementProblem], Evaluator]) -> EvaluatorSpec:
     """Return an evaluator of `EVALUATORS`, or one of the user: a class, or a name of one."""
@@ -104,6 +113,8 @@ def evaluator_spec(evaluator: str | Callable[[PlacementProblem], Evaluator]) -> 
         user_class = own_object(evaluator)
     elif evaluator in EVALUATORS:
         return EVALUATORS[evaluator]
+    elif evaluator == STEP_OF_STAGES.name:
+        return STEP_OF_STAGES
     elif is_own(evaluator, EVALUATOR_PLUGINS):
         user_class = own_class(evaluator, EVALUATOR_PLUGINS)
     else:

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError, check_count, check_seconds
 from placeto.placing.choices import chosen
-from placeto.placing.evaluators import ONE_F_ONE_B, STEP, EvaluatorSpec
+from placeto.placing.evaluators import ONE_F_ONE_B, STEP, STEP_OF_STAGES, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, is_own
 from placeto.placing.placers import (
+    DEFAULT_REFINEMENT_ROUNDS,
     MULTILEVEL,
     PLACERS,
     PlacerSpec,
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     from placeto_policy import PlacementPolicy, UpdateSummary
 
 DEFAULT_SECONDS = 10.0  # of a search without another limit
-DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more than a rollout
 STARTS = NOTHING, PRETRAINED = ("nothing", "pretrained")
 # Of the levels that a search goes through, the finest has at most so many groups.
 MOST_GROUPS_OF_SEARCH = 1024
@@ -294,7 +294,8 @@ def zero_shot(
 
 def best_text(best: BestSoFar, evaluator: EvaluatorSpec) -> str:
     """Return the runtime of the best placement so far, and whether it lacks memory."""
-    waits = " in the schedule of the best chain" if evaluator.schedule else ""
+    has_own_waits = evaluator == STEP_OF_STAGES or not evaluator.schedule
+    waits = "" if has_own_waits else " in the schedule of the best chain"
     return f"best {evaluator.text(best.runtime)}{waits}{'' if best.fits else ', out of memory'}"
 
 

@@ -1,9 +1,11 @@
 """Placers by name, with their default limits, and placers of users; `warm_up` compiles theirs."""
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from placeto.errors import InputError
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.placing.own import PLACER_PLUGINS, checked_placer, is_own, own_class
 from placeto.progress import cpu_seconds
+from placeto.training.folder import policy_file, read_policy
 from placeto_baselines import (
     CpuOnly,
     CriticalPathPlacer,
@@ -53,6 +56,8 @@ if TYPE_CHECKING:
 NARROW_RNN: Mapping[str, Any] = {"hidden_size": 128, "learning_rate": 0.003}
 
 MULTILEVEL = "multilevel"  # name of the usual search
+POLICY = "policy:"  # before the folder or file of a trained policy, in the name of its placer
+DEFAULT_REFINEMENT_ROUNDS = 10  # most placements need fewer; one gains more than a rollout
 ROLLOUTS_OF_PRETRAINED = 15  # sampled, besides the greedy one
 # Placers whose placements count besides.
 STARTS_OF_PRETRAINED = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())
@@ -160,7 +165,9 @@ def _pretrained(problem: PlacementProblem, *_unused: object) -> Placer:
     """Return the bundled pretrained policy, beside others whose placements count, too."""
     is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_ROUND
     placer = start_of_search(ROUNDS_OF_PRETRAINED if is_quick else 0)
-    return replace(placer, starts=STARTS_OF_PRETRAINED)
+    has_cpu = any(device.is_cpu for device in problem.cluster.devices)
+    # It is never slower than one device, of any kind.
+    return replace(placer, starts=(*STARTS_OF_PRETRAINED, *([CpuOnly()] if has_cpu else [])))
 
 
 def start_of_search(refinement_rounds: int = 0) -> "PlacetoPlacer":
@@ -171,6 +178,21 @@ def start_of_search(refinement_rounds: int = 0) -> "PlacetoPlacer":
         policy=load_pretrained(),
         num_rollouts=ROLLOUTS_OF_PRETRAINED,
         refinement_rounds=refinement_rounds,
+    )
+
+
+def policy_spec(path: Path) -> PlacerSpec:
+    """Return the placer of a trained policy, which places as ``placeto place --policy`` does."""
+    from placeto_policy import PlacetoPlacer  # noqa: PLC0415
+
+    policy = read_policy(path)
+    placer = PlacetoPlacer(policy=policy, refinement_rounds=DEFAULT_REFINEMENT_ROUNDS)
+    return PlacerSpec(
+        f"{POLICY}{path}",
+        f"Policy {path}",
+        lambda *_: placer,
+        modules=(os.path.realpath(policy_file(path)),),
+        warms_as="pretrained" if policy.num_devices is None else "placeto",
     )
 
 
@@ -250,7 +272,8 @@ def placer_spec(placer: str | Placer) -> PlacerSpec:
     """Return a placer of `PLACERS`, or one of the user: an object, or a name of its class.
 
     A name is ``package.module:Class`` or that of an entry point, with arguments behind colons. The
-    class also gets ``max_evaluations`` and ``seconds``, if it has such parameters.
+    class also gets ``max_evaluations`` and ``seconds``, if it has such parameters. ``policy:`` with
+    a folder of ``placeto train`` names its policy.
     """
     if not isinstance(placer, str):
         checked = checked_placer(getattr(placer, "name", type(placer).__name__), placer)
@@ -258,6 +281,8 @@ def placer_spec(placer: str | Placer) -> PlacerSpec:
         return PlacerSpec(
             checked.name, checked.name, lambda *_: checked, random=True, modules=modules
         )
+    if placer.startswith(POLICY):
+        return policy_spec(Path(placer.removeprefix(POLICY)))
     name, *arguments = placer.split(":", 1)
     if name in PLACERS:
         if arguments:
@@ -284,7 +309,31 @@ def placer_spec(placer: str | Placer) -> PlacerSpec:
 def make_placer(
     name: str | Placer, problem: PlacementProblem, max_evaluations: int | None = None
 ) -> Placer:
-    """Return a placer for a problem, with a number of evaluations."""
+    """Return a placer for a problem.
+
+    Parameters
+    ----------
+    name
+        Name of the command, such as ``"heft"`` or ``"pretrained"``; ``"package.module:Class"``; or
+        ``"policy:FOLDER"`` of a policy that ``placeto train`` left in a folder.
+    problem
+        Problem that it will place.
+    max_evaluations
+        Number of evaluations of a search or a training, by default that of the command.
+
+    Raises
+    ------
+    InputError
+        If there is no such placer.
+
+    Examples
+    --------
+    >>> from placeto import read_problem
+    >>> from placeto_simulator import Simulator
+    >>> problem = read_problem("nmt:0", cluster="2xv100", num_groups=16)
+    >>> make_placer("pretrained", problem).place(problem, Simulator(problem)).fits(problem.cluster)
+    True
+    """
     spec = placer_spec(name)
     limits = spec.with_default(Limits(max_evaluations, strict=False))
     return spec.make(problem, limits, None)
@@ -299,7 +348,9 @@ def fitting(settings: RnnSettings, problems: Sequence[PlacementProblem]) -> RnnS
 def warm_up(name: str, evaluator: EvaluatorSpec = STEP) -> None:
     """Let a placer place a few ops, which compiles its code; one of a user is left cold."""
     if name in PLACERS:
-        _place_a_few_ops(name, STEP if evaluator.modules else evaluator)
+        # A schedule needs micro-batches, which a few ops do not have.
+        is_usual = not (evaluator.modules or evaluator.schedule)
+        _place_a_few_ops(name, evaluator if is_usual else STEP)
 
 
 def warm_up_evaluator(evaluator: Evaluator) -> None:

@@ -19,10 +19,12 @@ from placeto.problems.options import (
     SourceOptions,
     group_counts,
 )
+from placeto.problems.restrictions import Restrictions
 from placeto.problems.sources import (
     WHAT_CAN_RUN,
     Source,
     SourceModel,
+    files_of_sources,
     is_graph_file,
     load_source,
     source_model,
@@ -124,7 +126,22 @@ def problem_of(source: Source, options: ProblemOptions) -> PlacementProblem:
             raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
         spec = f"{options.gpus or DEFAULT_NUM_GPUS}x{options.gpu_kind or source.kind}"
         devices = parse_cluster(spec, link=options.link)
-    return make_problem(source, devices, options.grouping)
+    return options.restrictions.applied(make_problem(source, devices, options.grouping))
+
+
+def options_with_devices(
+    options: ProblemOptions, problem: PlacementProblem, added: str
+) -> ProblemOptions:
+    """Return the options of a problem with more devices, which a text such as +1xv100 names."""
+    if not added.startswith("+"):
+        raise InputError(f"--what-if: expected devices to add, such as +1xv100, got {added!r}")
+    present = options.cluster or kinds_text(problem.cluster)
+    if not isinstance(present, str) or Path(present).is_file():
+        raise InputError(f"--what-if: needs --cluster as a text such as 1xv100, got {present}")
+    described = replace(parse_cluster(present, link=options.link), queue=problem.cluster.queue)
+    if described != problem.cluster:
+        raise InputError("--what-if: needs --cluster, as the devices of the file are no usual ones")
+    return replace(options, cluster=present + added, gpus=None, gpu_kind=None)
 
 
 def read_problem(
@@ -140,8 +157,9 @@ def read_problem(
         Devices: a spec, a TOML file or a `placeto_graphs.Cluster`; by default those of the source.
     **options
         Options of ``placeto build``: ``link``, ``micro_batches``, ``gpus``, ``gpu_kind``, and
-        those of `SourceOptions` and `GroupingOptions`, such as ``sizes={"batch_size": 8}``,
-        ``mode="decode"`` or ``num_groups``.
+        those of `SourceOptions`, `GroupingOptions` and `Restrictions`, such as
+        ``sizes={"batch_size": 8}``, ``mode="decode"``, ``num_groups`` or
+        ``pins=(("encoder", "k80:0"),)``.
 
     Raises
     ------
@@ -160,15 +178,27 @@ def read_problem(
 def read_training_problems(
     sources: Sequence[str], granularities: int, options: ProblemOptions | None = None
 ) -> dict[str, PlacementProblem]:
-    """Return problems as `read_problem` does, and then the same graphs at other granularities."""
+    """Return problems as `read_problem` does, and then the same graphs at other granularities.
+
+    A folder stands for the graph files in it.
+    """
     options = options or ProblemOptions()
-    read_sources = {text: read_source(text, options) for text in sources}
-    problems = {text: problem_of(source, options) for text, source in read_sources.items()}
+    files = [text for text, _ in files_of_sources(sources)]
+    if not files:
+        raise InputError(f"{', '.join(sources)}: expected a file of a graph, got none")
+    read_sources = {text: read_source(text, options) for text in files}
+    restrictions = options.restrictions
+    unrestricted = replace(options, restrictions=Restrictions())
+    usual_problems = {
+        text: problem_of(source, unrestricted) for text, source in read_sources.items()
+    }
+    problems = {text: restrictions.applied(problem) for text, problem in usual_problems.items()}
     for text, source in read_sources.items():
-        usual = problems[text]
+        usual = usual_problems[text]
         for count in group_counts(usual.num_groups, granularities)[1:]:
             problem = regrouped(source, usual, count)
             if problem.num_groups != usual.num_groups:
+                problem = restrictions.applied(problem, (usual.hierarchy or (usual.grouping,))[-1])
                 problems[f"{text} in {problem.num_groups} groups"] = problem
     return problems
 

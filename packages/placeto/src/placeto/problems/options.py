@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from placeto.errors import InputError, check_count
+from placeto.problems.restrictions import Restrictions
 from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
@@ -105,6 +106,7 @@ class ProblemOptions:
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
     gpus: int | None = None  # number of GPUs, instead of the devices
     gpu_kind: str | None = None  # of these; by default that of the source
+    restrictions: Restrictions = field(default_factory=Restrictions)  # of devices
 
     def __post_init__(self) -> None:
         if self.cluster and (self.gpus or self.gpu_kind):
@@ -116,12 +118,13 @@ class ProblemOptions:
         """Return options of which those of the source and of the groups are given by name."""
         of_source = [option.name for option in fields(SourceOptions)]
         of_grouping = [option.name for option in fields(GroupingOptions)]
+        of_devices = [option.name for option in fields(Restrictions)]
         of_problem = [
             option.name
             for option in fields(cls)
-            if option.name not in ("cluster", "choice", "grouping")
+            if option.name not in ("cluster", "choice", "grouping", "restrictions")
         ]
-        names = [*of_problem, *of_source, *of_grouping]
+        names = [*of_problem, *of_source, *of_grouping, *of_devices]
         for name in options:
             if name not in names:
                 raise InputError(f"options: {not_among(name, names)}")
@@ -129,6 +132,7 @@ class ProblemOptions:
             cluster,
             choice=SourceOptions(**_only(options, of_source)),
             grouping=GroupingOptions(**_only(options, of_grouping)),
+            restrictions=Restrictions(**_only(options, of_devices)),
             **_only(options, of_problem),
         )
 

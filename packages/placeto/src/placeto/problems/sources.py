@@ -53,6 +53,7 @@ DEFAULT_KIND = "k80"
 OF_A_STEP, OF_A_PIPELINE = "latency", "throughput"
 GRAPH_FORMAT = "placeto-graph"
 JSON_SUFFIXES = (".json", ".json.gz")
+SUFFIXES_IN_FOLDERS = (*JSON_SUFFIXES, ".txt")  # of the graph files that a folder stands for
 EXPORTED_SUFFIX, PYTHON_SUFFIX = ".pt2", ".py"
 BEGINNING = re.compile(rb'\s*\{\s*"format"\s*:\s*"([\w-]*)"')  # of the files of this project
 MEMBER = re.compile(r"([a-z0-9-]+):([0-9]+)")
@@ -216,6 +217,22 @@ def is_graph_file(text: str) -> bool:
     if text.endswith(PYTHON_SUFFIX):
         return False
     return text.endswith((*JSON_SUFFIXES, ".txt")) or os.sep in text or Path(text).is_file()
+
+
+def files_of_sources(sources: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return sources, each file once, and True for one that is named itself, not its folder."""
+    files: dict[str, tuple[str, bool]] = {}  # by their real paths
+    for text in sources:
+        is_named = not Path(text).is_dir()
+        if is_named:
+            paths = [text]
+        else:
+            inside = sorted(str(path) for path in Path(text).iterdir())
+            paths = [path for path in inside if path.endswith(SUFFIXES_IN_FOLDERS)]
+        for path in paths:
+            first_path, was_named = files.get(os.path.realpath(path), (path, False))
+            files[os.path.realpath(path)] = first_path, was_named or is_named
+    return list(files.values())
 
 
 def _is_of_weights(text: str) -> bool:

@@ -19,8 +19,9 @@ CHECKPOINT = "training.safetensors"
 LOG = "log.jsonl"
 TENSORBOARD = "tensorboard"
 FIRST_POLICY = "first-policy.safetensors"
-PROBLEM = "problem-{}.json.gz"
-OF_A_RUN = (CHECKPOINT, FIRST_POLICY, LOG, DESCRIPTION, PROBLEM.format("*"), "placement-*.json")
+PROBLEM, VALIDATION = "problem-{}.json.gz", "validation-{}.json.gz"
+OF_PROBLEMS = (PROBLEM.format("*"), VALIDATION.format("*"))
+OF_A_RUN = (CHECKPOINT, FIRST_POLICY, LOG, DESCRIPTION, *OF_PROBLEMS, "placement-*.json")
 
 
 class StoredTraining(NamedTuple):
@@ -29,6 +30,7 @@ class StoredTraining(NamedTuple):
     problems: dict[str, PlacementProblem]  # by name
     settings: Mapping[str, Any]  # hyperparameters by name
     seed: int
+    validation: dict[str, PlacementProblem]  # by name; none if the training has no others
 
 
 class _Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,14 +39,19 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
     problems: Annotated[list[str], msgspec.Meta(min_length=1)]
     settings: Mapping[str, Any]
     seed: int
+    validation: list[str] = []
+
+
+def policy_file(path: Path) -> Path:
+    """Return the policy file of a folder of `placeto train`, or the file itself."""
+    return path / CHECKPOINT if path.is_dir() else path
 
 
 def read_policy(path: Path) -> "PlacementPolicy":
     """Return the policy of a folder of `placeto train`, or of a policy file."""
     from placeto_policy import load_policy  # noqa: PLC0415 (torch takes seconds)
 
-    file = path / CHECKPOINT if path.is_dir() else path
-    return load_policy(file)
+    return load_policy(policy_file(path))
 
 
 class TrainingFolder:
@@ -61,7 +68,7 @@ class TrainingFolder:
 
     def check(self, *, force: bool) -> None:
         """Refuse a folder that cannot be used, before problems are read."""
-        check_folder(self.path, DESCRIPTION, FIRST_POLICY, PROBLEM.format("*"), force=force)
+        check_folder(self.path, DESCRIPTION, FIRST_POLICY, *OF_PROBLEMS, force=force)
 
     def create(
         self,
@@ -69,6 +76,7 @@ class TrainingFolder:
         settings: Mapping[str, Any],
         seed: int,
         first_policy: "PlacementPolicy | None" = None,
+        validation: Mapping[str, PlacementProblem] | None = None,
     ) -> None:
         """Write what a new training needs, over an older one."""
         with writing(self.path):
@@ -81,21 +89,29 @@ class TrainingFolder:
                 save_policy(first_policy, self.first_policy)
             if self.tensorboard.is_dir():
                 shutil.rmtree(self.tensorboard)
-            for index, problem in enumerate(problems.values()):
-                save_problem(problem, self._problem_file(index))
-        description = _Description(problems=list(problems), settings=settings, seed=seed)
+            training = StoredTraining(dict(problems), settings, seed, dict(validation or {}))
+            for name, to_save in ((PROBLEM, problems), (VALIDATION, training.validation)):
+                for index, problem in enumerate(to_save.values()):
+                    save_problem(problem, self.path / name.format(index))
+        description = _Description(
+            problems=list(problems),
+            settings=settings,
+            seed=seed,
+            validation=list(training.validation),
+        )
         write_json(self.description, description)
-        self._stored = StoredTraining(dict(problems), settings, seed)
+        self._stored = training
 
     def read(self) -> StoredTraining:
         """Return the problems, the hyperparameters and the seed; files are read once."""
         if self._stored is None:
             description = read_json(self.description, _Description, "`placeto train`")
-            problems = {
-                name: load_problem(self._problem_file(index))
-                for index, name in enumerate(description.problems)
-            }
-            self._stored = StoredTraining(problems, description.settings, description.seed)
+            self._stored = StoredTraining(
+                self._load(PROBLEM, description.problems),
+                description.settings,
+                description.seed,
+                self._load(VALIDATION, description.validation),
+            )
         return self._stored
 
     def has(
@@ -104,6 +120,7 @@ class TrainingFolder:
         settings: Mapping[str, Any],
         seed: int,
         first_policy: "PlacementPolicy | None",
+        validation: Mapping[str, PlacementProblem],
     ) -> bool:
         """Return True if the folder has this training; another one is an `InputError`."""
         if not self.description.exists():
@@ -111,6 +128,7 @@ class TrainingFolder:
         stored = self.read()
         is_equal = (
             list(stored.problems.items()) == list(problems.items())  # also in their order
+            and list(stored.validation.items()) == list(validation.items())
             and stored.settings == dict(settings)
             and stored.seed == seed
             and self._begins_with(first_policy)
@@ -118,7 +136,8 @@ class TrainingFolder:
         if not is_equal:
             raise InputError(
                 f"{self.description}: expected the training that the command describes, got "
-                "one of other PROBLEMS, hyperparameters, seed or first policy; --force replaces it"
+                "one of other PROBLEMS, validation, hyperparameters, seed or first policy; --force "
+                "replaces it"
             )
         return True
 
@@ -143,5 +162,6 @@ class TrainingFolder:
                 paths.append(path)
         return paths
 
-    def _problem_file(self, index: int) -> Path:
-        return self.path / PROBLEM.format(index)
+    def _load(self, file_name: str, names: Sequence[str]) -> dict[str, PlacementProblem]:
+        files = [self.path / file_name.format(index) for index in range(len(names))]
+        return dict(zip(names, map(load_problem, files), strict=True))

@@ -19,12 +19,13 @@ import numpy as np
 
 from placeto.errors import InputError, writing
 from placeto.outputs import (
+    VARYING,
     alone_in,
     check_folder,
     decode_json,
     json_text,
     read_json,
-    save_png,
+    save_picture,
     write_json,
     write_text,
 )
@@ -147,7 +148,8 @@ class ExperimentFolder:
     def write_page(self, page: Page) -> None:
         """Write the page and its pictures."""
         for name, figure in page.figures.items():
-            save_png(figure, self.path / name)
+            for suffix in VARYING:
+                save_picture(figure, (self.path / name).with_suffix(suffix))
         options = "\n".join(
             f"- {name}: {json_text(value, indent=0)}"
             for name, value in self._experiment.options.items()

@@ -75,7 +75,7 @@ def conduct(
                     elif experiment.news:
                         progress.grow(*experiment.news(folder.results, trial))
         except StoppedError:
-            further = "; the same command resumes" if resumable else ""
+            further = "; run the same command again to resume" if resumable else ""
             so_far = f"{len(done)} of {len(trials)} trials"
             failed = StoppedRunError(f"stopped after {so_far}{further}")
         except RunError as error:
@@ -154,7 +154,9 @@ def run_trials(
             if end:
                 raise end
     except BrokenProcessPool:
-        raise RunError("a process of a trial was killed; the same command resumes") from None
+        raise RunError(
+            "a process of a trial was killed; run the same command again to resume"
+        ) from None
 
 
 def starting_order(trials: Sequence[Trial], jobs: int) -> list[Trial]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf, isinf, isnan, nan
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Literal
 
 import msgspec
@@ -19,11 +20,16 @@ from placeto.texts import (
     bytes_text,
     cost_text,
     counted,
-    seconds_text,
     share_text,
 )
 from placeto.training.folder import LOG
 from placeto.trials.records import Curve, Placed, Problem, Runs, evaluations_until
+from placeto.trials.statistics import (
+    critical_difference,
+    friedman_probability,
+    mean_interval,
+    mean_ranks,
+)
 
 RESULTS = "results.json"
 CPU = "cpu"
@@ -33,10 +39,10 @@ NEVER = "never"
 ROUNDING = 1e-9  # as a fraction of a cost: sums in another order are equal
 WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
 MEDIANS = (
-    "Numbers are medians over the seeds. If some runs do not fit the memory, they are medians of "
-    "the runs that fit, and the cell has their number. OOM: a device has too little memory. "
-    "*Of the best*: ratio to the lowest median of all placers, in which a run that does not fit, "
-    "or fails, counts as infinite."
+    "Numbers are medians over the seeds; *mean ± sd* is the mean with the standard deviation. If "
+    "some runs do not fit the memory, both are of the runs that fit. OOM: a device has too little "
+    "memory. *Of the best*: ratio to the lowest median of all placers, in which a run that does "
+    "not fit, or fails, counts as infinite."
 )
 SEARCH_COLUMNS = (
     "*Evaluations*: until the search was within 1 % of its own best. *Reduction*: how much lower "
@@ -45,6 +51,7 @@ SEARCH_COLUMNS = (
     "placer was as fast as the RNN at its best; never, if half of the runs never were."
 )
 Curves = dict[str, list[NDArray[np.float64]]]  # [K, 2] of each seed
+MAY_BE_EMPTY = (">mean ± sd", ">of lower bound")  # columns of one problem
 TABLE_1 = {  # titles of the placers that table 1 of the paper is about, by name
     CPU: "CPU only",
     "single": "single GPU",
@@ -69,6 +76,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     # no placer fits or it has not placed yet
     ratios: list[float | None]
     mean_ratio: float | None  # geometric mean; infinite, or None, as ratios are
+    # Of the problems where it fits: the geometric mean over problems and seeds, and the ends of its
+    # bootstrap interval; None if there is no such problem
+    interval: tuple[float, float, float] | None = None
+    mean_rank: float | None = None  # over the problems that all placers have placed
     within: dict[str, float]  # by factor, the share of the problems
 
 
@@ -130,22 +141,28 @@ def placer_table(problem: Problem, fitted: Collection[str] = ()) -> TextTable:
     rows = [_placer_row(problem, placer, best) for placer in problem.placers]
     for placer, row in zip(problem.placers, rows, strict=True):
         row[1] += FITTED_MARK if placer.name in fitted else ""
-    columns = ["placer", f">{problem.objective}", ">over seeds", ">of the best", ">of lower bound"]
+    columns = ["placer", f">{problem.objective}", ">mean ± sd", ">of the best", ">of lower bound"]
     columns += [">peak memory", ">evaluations", ">CPU seconds"]
     if bound:
         of_best = _text(bound / (best or nan), "{:.3f}", "")
         cost = cost_text(bound, problem.unit)
         rows.append(["lower bound", cost, "", of_best, "1.00", "", "", ""])
-    else:
-        for cells in (columns, *rows):
-            del cells[4]
+    shown = [
+        index
+        for index, name in enumerate(columns)
+        if name not in MAY_BE_EMPTY or any(row[index] for row in rows)
+    ]
     title = f"{problem.title}: {counted(problem.ops, 'op')}, {counted(problem.groups, 'group')}"
     runs = [run for placer in _competing(problem) for run in placer.runs]
     if problem.least_excess:
         title += f"; {misfit_text(problem.least_excess, problem.groups)}"
     elif runs and not any(run.fits for run in runs):
         title += "; no placement that fits was found"
-    return TextTable(title, columns, rows)
+    remarks = [
+        f"{placer.title}: {text}." for placer in problem.placers if (text := _remark(placer))
+    ]
+    cells = [[row[index] for index in shown] for row in (columns, *rows)]
+    return TextTable(title, cells[0], cells[1:], remarks)
 
 
 def profiles(problems: Sequence[Problem]) -> list[Profile]:
@@ -154,6 +171,8 @@ def profiles(problems: Sequence[Problem]) -> list[Profile]:
     costs_of_problems = [_costs(problem) for problem in problems]
     best = [_lowest(costs) for costs in costs_of_problems]
     num_counted = len(best) - int(np.isnan(best).sum())
+    names, placed = _placed_by_all(costs_of_problems)
+    ranks = dict(zip(names, mean_ranks(placed).tolist(), strict=True)) if placed.size else {}
     profiles_of_placers = []
     for name, title in titles.items():
         ratios = [
@@ -165,59 +184,118 @@ def profiles(problems: Sequence[Problem]) -> list[Profile]:
             f"{factor:.2f}": sum(ratio <= factor for ratio in known_ratios) / max(num_counted, 1)
             for factor in WITHIN
         }
-        mean = _geometric_mean(known_ratios)
+        ratios_of_seeds = [
+            [run.runtime / lowest for run in problem.find(name).runs if run.fits and run.runtime]
+            for problem, ratio, lowest in zip(problems, ratios, best, strict=True)
+            if ratio is not None and lowest > 0 and ratio < inf
+        ]
         profiles_of_placers.append(
-            Profile(name=name, title=title, ratios=ratios, mean_ratio=mean, within=within)
+            Profile(
+                name=name,
+                title=title,
+                ratios=ratios,
+                mean_ratio=_geometric_mean(known_ratios),
+                interval=mean_interval(ratios_of_seeds) if ratios_of_seeds else None,
+                mean_rank=ranks.get(name),
+                within=within,
+            )
         )
     return profiles_of_placers
 
 
-def profile_table(profiles: Sequence[Profile]) -> TextTable:
-    """Return the profiles of placers as a table."""
+def _placed_by_all(
+    costs_of_problems: Sequence[Mapping[str, float]],
+) -> tuple[list[str], NDArray[np.float64]]:
+    """Return the placers of all problems, and float64[P, K], their costs where some fits.
+
+    Problems that one of them has not placed yet are left out, too.
+    """
+    first = costs_of_problems[0] if costs_of_problems else {}
+    names = [name for name in first if all(name in costs for costs in costs_of_problems)]
+    rows = np.array([[costs[name] for name in names] for costs in costs_of_problems])
+    placed = rows.reshape(len(costs_of_problems), len(names))
+    return names, placed[~np.isnan(placed).any(axis=1) & np.isfinite(placed).any(axis=1)]
+
+
+def rank_table(profiles: Sequence[Profile], problems: Sequence[Problem]) -> TextTable:
+    """Return ratios to the best placer with their intervals, and mean ranks."""
     by_problem = list(zip(*(profile.ratios for profile in profiles), strict=True))
     count = sum(any(ratio is not None for ratio in ratios) for ratios in by_problem)
-    num_left_out = len(by_problem) - count
-    left_out = f" ({num_left_out} more, with no placement known that fits, left out)"
+    rows = []
+    for profile in profiles:
+        fitting = [ratio for ratio in profile.ratios if ratio is not None and ratio < inf]
+        cells = [f"{end:.3f}" for end in profile.interval or ()] or [NOTHING] * 3
+        rank = NOTHING if profile.mean_rank is None else f"{profile.mean_rank:.2f}"
+        rows.append([profile.title, *cells, rank, str(len(fitting))])
+    remarks = [
+        "Ratio to the best placer of each problem: geometric mean over the problems where the "
+        "placer fits the memory, and the ends of its 95 % bootstrap interval over problems and "
+        "seeds. Rank 1 is the best."
+    ]
+    left_out = len(by_problem) - count
+    if left_out:
+        remarks.append(f"{counted(left_out, 'problem')} without a placement that fits, left out.")
+    _, placed = _placed_by_all([_costs(problem) for problem in problems])
+    if len(placed) > 1 and placed.shape[1] > 1:
+        difference = critical_difference(placed.shape[1], len(placed))
+        text = f"Mean ranks over {len(placed)} problems that are less than {difference:.2f} apart "
+        text += "do not differ significantly (test of Nemenyi, 5 %)."
+        if placed.shape[1] > 2:
+            text += f" Friedman's test of equal ranks: p = {friedman_probability(placed):.2g}."
+        remarks.append(text)
+    columns = ["placer", ">ratio", ">from", ">to", ">mean rank", ">fits"]
+    title = f"Ratio to the best placer, and rank, over {counted(count, 'problem')}"
+    return TextTable(title, columns, rows, remarks)
+
+
+def profile_table(profiles: Sequence[Profile]) -> TextTable:
+    """Return the performance profiles of placers as a table."""
     return TextTable(
-        f"Ratio to the best placer, geometric mean over {counted(count, 'problem')}"
-        f"{left_out if num_left_out else ''}, and the share of problems within a factor "
-        "of the best",
-        ["placer", ">ratio", *(f">{factor:.2f}" for factor in WITHIN)],
-        [
-            [profile.title, _mean_text(profile, count), *map(share_text, profile.within.values())]
-            for profile in profiles
-        ],
+        "Share of problems within a factor of the best placer",
+        ["placer", *(f">{factor:.2f}" for factor in WITHIN)],
+        [[profile.title, *map(share_text, profile.within.values())] for profile in profiles],
     )
 
 
-def micro_batch_table(problems: Sequence[Problem]) -> TextTable:
-    """Return the speed-up of each placer over one device without micro-batching."""
-    titles = {
-        placer.name: placer.title
-        for problem in problems
-        for placer in problem.placers
-        if placer.name not in {CPU, "single"}
-    }
+def micro_batch_tables(problems: Sequence[Problem]) -> list[TextTable]:
+    """Return the costs of placers by the number of micro-batches, a table for each step."""
     # By step and devices, and then by number of micro-batches
     problems_of_step: dict[tuple[str, str], dict[int, Problem]] = {}
     for problem in problems:
         by_count = problems_of_step.setdefault((problem.step, problem.cluster), {})
         by_count[problem.micro_batches] = problem
-    rows = []
-    for step_and_devices, by_count in problems_of_step.items():
-        run = by_count[1].find("single").best if 1 in by_count else None
-        if run is None or run.runtime is None:
+    tables = []
+    for (step, cluster), by_count in problems_of_step.items():
+        counts = sorted(by_count)
+        if len(counts) < 2:
             continue
-        single = seconds_text(run.runtime) + ("" if run.fits else " (OOM)")
-        for count, problem in sorted(by_count.items()):
-            cells = []
-            for placer in map(problem.find, titles):
-                speed_up = run.runtime / (typical(placer, "runtime") or nan)
-                cells.append(_text(speed_up, "{:.2f}", "OOM" if placer.runs else NOTHING))
-            rows.append([*step_and_devices, str(count), single, *cells])
-    columns = ["model", "devices", ">micro-batches", ">single GPU, 1 micro-batch"]
-    columns += [f">{title}" for title in titles.values()]
-    return TextTable("Speed-up over a single GPU without micro-batching", columns, rows)
+        titles = {
+            placer.name: placer.title for count in counts for placer in by_count[count].placers
+        }
+        rows = [
+            [title, *(_cost(by_count[count].find(name), by_count[count]) for count in counts)]
+            for name, title in titles.items()
+        ]
+        bounds = [by_count[count].lower_bound for count in counts]
+        units = [by_count[count].unit for count in counts]
+        if any(bounds):
+            rows.append(["lower bound", *map(cost_text, bounds, units)])
+        tables.append(
+            TextTable(
+                f"{step} on {cluster}: {by_count[counts[0]].objective} by number of micro-batches",
+                ["placer", *(f">{count}" for count in counts)],
+                rows,
+            )
+        )
+    return tables
+
+
+def _cost(placer: Runs, problem: Problem) -> str:
+    """Return the median cost of a placer on a problem, OOM, or a dash if it has not placed it."""
+    cost = typical(placer, "runtime")
+    if not isnan(cost):
+        return cost_text(cost, problem.unit)
+    return runtime_text(placer.runs[0], problem.unit) if placer.runs else NOTHING
 
 
 def read_curves(folders: Sequence[Path]) -> Curves:
@@ -296,20 +374,6 @@ def _geometric_mean(ratios: Sequence[float]) -> float | None:
     return float(np.exp(np.log(ratios).mean())) if ratios else None
 
 
-def _mean_text(profile: Profile, num_problems: int) -> str:
-    """Return the mean of a placer, and with an infinite one the mean where it fits."""
-    fitting = [ratio for ratio in profile.ratios if ratio is not None and ratio < inf]
-    mean = _geometric_mean(fitting)
-    text = "" if mean is None else f"{mean:.3f}"
-    if mean is not None and len(fitting) < num_problems:
-        text += f" on {len(fitting)} of {num_problems}"
-    if profile.mean_ratio is None:
-        return NOTHING
-    if profile.mean_ratio < inf:
-        return text
-    return f"infinite ({text})" if text else "infinite"
-
-
 def _median(values: Sequence[float]) -> float:
     """Return the median; NaN of nothing, or if one of the values is."""
     return float(np.median(values)) if values else nan
@@ -360,32 +424,37 @@ def _text(amount: float, form: str, nothing: str = NOTHING) -> str:
     return nothing if isnan(amount) else form.format(amount)
 
 
+def _remark(placer: Runs) -> str:
+    """Return what else there is to know of a placer's runs; nothing if all are as usual."""
+    done = len(placer.runs) + placer.failed
+    remarks = [_those_that_fit(placer)]
+    if placer.failed:
+        remarks.append(f"{placer.failed} of {done} failed")
+    if placer.below:
+        remarks.append(f"budget below the paper's: {placer.below:,}")
+    if done < placer.seeds:
+        remarks.append(f"{done} of {placer.seeds} seeds")
+    return ", ".join(filter(None, remarks))
+
+
 def _placer_row(problem: Problem, placer: Runs, best: float) -> list[str]:
     runs, unit = placer.runs, problem.unit
     if not runs:
         return [placer.title, NOTHING, *[""] * 6]
-    runtime = typical(placer, "runtime")
     placed = [run for run in runs if run.fits]
     fitting = [run.runtime for run in placed if run.runtime is not None]
-    fitting_runs = _those_that_fit(placer)
-    over_seeds = [fitting_runs] if fitting_runs else []
-    done = len(runs) + placer.failed
-    if placer.failed:
-        over_seeds.append(f"{placer.failed} of {done} failed")
-    if placer.below:
-        over_seeds.append(f"budget below the paper's: {placer.below:,}")
-    if done < placer.seeds:
-        over_seeds.append(f"{done} of {placer.seeds} seeds")
+    over_seeds = ""
     if len(fitting) > 1:
-        over_seeds.insert(0, f"{cost_text(min(fitting), unit)} to {cost_text(max(fitting), unit)}")
+        mean, deviation = fmean(fitting), stdev(fitting)
+        over_seeds = f"{cost_text(mean, unit)} ± {cost_text(deviation, unit)}"
     evaluations = _median([run.evaluations for run in runs])
     ratio = _ratio(_cost_over_seeds(placer), best)
     return [
         placer.title,
-        runtime_text(runs[0]) if isnan(runtime) else cost_text(runtime, unit),
-        ", ".join(over_seeds),
+        _cost(placer, problem),
+        over_seeds,
         f"{ratio:.3f}" if ratio is not None and ratio < inf else "",
-        _text(runtime / (problem.lower_bound or nan), "{:.2f}", ""),
+        _text(typical(placer, "runtime") / (problem.lower_bound or nan), "{:.2f}", ""),
         bytes_text(int(_median([max(run.peak_memory) for run in placed or runs]))),
         f"{evaluations:,.0f}",
         f"{_median([run.seconds for run in runs]):.2f}",
