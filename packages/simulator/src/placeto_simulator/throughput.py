@@ -62,6 +62,10 @@ class Loads(NamedTuple):
     load: NDArray[np.int64]
     peak: NDArray[np.int64]
     tracks_memory: NDArray[np.bool_]  # it is always up to date
+    # Of D devices and M machines: the visit of a net, counted in `num_visits`, that saw them last.
+    device_seen: NDArray[np.int64]
+    machine_seen: NDArray[np.int64]
+    num_visits: NDArray[np.int64]
 
 
 class ThroughputEvaluator:
@@ -180,6 +184,9 @@ class ThroughputEvaluator:
             load=np.zeros(int(self._nets.card.max()) + 1, np.int64),
             peak=np.zeros(self.problem.num_devices, np.int64),
             tracks_memory=np.ones(1, np.bool_),
+            device_seen=np.zeros(self.problem.num_devices, np.int64),
+            machine_seen=np.zeros(len(self._nets.card), np.int64),
+            num_visits=np.zeros(1, np.int64),
         )
         _walk()(self._nets, loads, batch, 0, len(batch.runtime))
         return batch, loads
@@ -299,32 +306,28 @@ def _held_bytes(problem: PlacementProblem) -> NDArray[np.int64]:
 
 
 @called_by_compiled
-def add_net(
-    nets: Nets, net: int, placement: NDArray[np.int32], sign: int, loads: NDArray[np.int64]
-) -> None:
+def add_net(nets: Nets, net: int, placement: NDArray[np.int32], sign: int, loads: Loads) -> None:
     """Add the ticks of a net to the loads of devices and network cards, or subtract them."""
     home, num_bytes = placement[nets.maker[net]], nets.num_bytes[net]
     home_machine = nets.machine[home]
-    start, end = nets.first_reader[net], nets.first_reader[net + 1]
+    loads.num_visits[0] += 1
+    visit = loads.num_visits[0]
+    loads.device_seen[home] = loads.machine_seen[home_machine] = visit
     leaves = False
-    for position in range(start, end):
+    for position in range(nets.first_reader[net], nets.first_reader[net + 1]):
         device = placement[nets.readers[position]]
-        reader_machine = nets.machine[device]
-        if device == home:
+        if loads.device_seen[device] == visit:
             continue
+        loads.device_seen[device] = visit
         leaves = True
-        is_first, crosses = True, reader_machine != home_machine
-        for earlier_position in range(start, position):
-            earlier_device = placement[nets.readers[earlier_position]]
-            is_first &= earlier_device != device
-            crosses &= nets.machine[earlier_device] != reader_machine
-        if is_first:
-            loads[device] += sign * round(num_bytes * nets.enters[device])
-        if crosses:
-            card = nets.card[home_machine, reader_machine]
-            loads[card] += sign * round(num_bytes * nets.crosses[home_machine, reader_machine])
+        loads.load[device] += sign * round(num_bytes * nets.enters[device])
+        machine = nets.machine[device]
+        if loads.machine_seen[machine] != visit:
+            loads.machine_seen[machine] = visit
+            crossing = round(num_bytes * nets.crosses[home_machine, machine])
+            loads.load[nets.card[home_machine, machine]] += sign * crossing
     if leaves:
-        loads[home] += sign * round(num_bytes * nets.leaves[home])
+        loads.load[home] += sign * round(num_bytes * nets.leaves[home])
 
 
 @called_by_compiled
@@ -339,7 +342,7 @@ def begin(nets: Nets, loads: Loads, placement: NDArray[np.int32]) -> float:
         loads.load[device] += nets.compute[group, device]
         loads.peak[device] += nets.held_bytes[group]
     for net in range(len(nets.maker)):
-        add_net(nets, net, placement, 1, loads.load)
+        add_net(nets, net, placement, 1, loads)
     return price(nets, loads, placement)
 
 
@@ -358,10 +361,10 @@ def move_group(
     if source == target:
         return
     for position in range(nets.first_net[group], nets.first_net[group + 1]):
-        add_net(nets, nets.nets[position], placement, -1, loads.load)
+        add_net(nets, nets.nets[position], placement, -1, loads)
     placement[group] = target
     for position in range(nets.first_net[group], nets.first_net[group + 1]):
-        add_net(nets, nets.nets[position], placement, 1, loads.load)
+        add_net(nets, nets.nets[position], placement, 1, loads)
     loads.load[source] -= nets.compute[group, source]
     loads.load[target] += nets.compute[group, target]
     loads.peak[source] -= nets.held_bytes[group]
