@@ -175,3 +175,21 @@ def test_products_are_rounded_where_pytorch_is_told_to_round_them() -> None:
     multiply = [op for op, kind in enumerate(plain.op_types) if kind == "aten.mm"]
     times = [cost_model(graph, "a100")[multiply].sum() for graph in (plain, rounded)]
     assert times[0] / times[1] == pytest.approx(156 / 19.5, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_step_for_a_gpu_in_autocast_runs_on_a_cpu(dtype: torch.dtype) -> None:
+    """Kernels for CPUs take statistics of mixed normalisation, and get softmax of float16."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5)),
+        *(nn.Softmax(-1), nn.Linear(5, 5), nn.LogSoftmax(-1)),
+    )
+    inputs = (torch.randn(4, 3, 8, 8),)
+    trace = trace_step(StepSpec(model, inputs, optimizer=torch.optim.SGD, autocast=dtype))
+    results = replay(trace, {})
+    loss = model(*inputs).mean()
+    loss.backward()
+    torch.testing.assert_close(results["loss"], loss.detach(), rtol=0.01, atol=0.01)
+    for name, weight in model.named_parameters():
+        torch.testing.assert_close(results[f"{name}.grad"], weight.grad, rtol=0.1, atol=0.01)

@@ -4,6 +4,7 @@ With them a step that was captured for a GPU also runs on a CPU, and attention, 
 the function for CPUs, on a GPU. They are plain and slow. PyTorch has them while `LIBRARY` is there.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -121,6 +122,37 @@ KERNELS: dict[Any, tuple[Any, str]] = {
 if HAS_RMS_NORM:
     rms_norm_backward = aten._fused_rms_norm_backward.default
     KERNELS[rms_norm_backward] = decomposition_table[rms_norm_backward], "CPU"
+
+
+def _in_float32(kernel: Any) -> Callable[..., Tensor]:
+    """Return a softmax that takes float16 and gives float32 on any device, not on GPUs alone."""
+
+    def run(values: Tensor, dim: int, half_to_float: bool) -> Any:
+        if half_to_float and values.device.type == "cpu":
+            return kernel(values.float(), dim, False)
+        return kernel(values, dim, half_to_float)
+
+    return run
+
+
+def _from_float32(kernel: Any) -> Callable[..., Tensor]:
+    """Return the gradient of `_in_float32`."""
+
+    def run(gradient: Tensor, output: Tensor, dim: int, input_dtype: torch.dtype) -> Any:
+        if gradient.device.type == "cpu":
+            return kernel(gradient, output, dim, gradient.dtype).to(input_dtype)
+        return kernel(gradient, output, dim, input_dtype)
+
+    return run
+
+
+KERNELS_OF_ANY_DEVICE: dict[Any, Callable[..., Tensor]] = {
+    aten._softmax.default: _in_float32(aten._softmax),
+    aten._log_softmax.default: _in_float32(aten._log_softmax),
+    aten._softmax_backward_data.default: _from_float32(aten._softmax_backward_data),
+    aten._log_softmax_backward_data.default: _from_float32(aten._log_softmax_backward_data),
+}
+"""What runs functions whose kernels for CPUs refuse some dtypes."""
 for function, (kernel, device) in KERNELS.items():
     if not torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), device):
         LIBRARY.impl(function, kernel, device)

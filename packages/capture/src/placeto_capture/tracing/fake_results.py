@@ -10,7 +10,9 @@ import torch
 from torch._C import DispatchKey
 
 from placeto_capture.errors import StepError
+from placeto_capture.tracing.devices import Target
 from placeto_capture.tracing.functions import Function
+from placeto_capture.tracing.gpu_dispatch import NARROW
 
 aten = torch.ops.aten
 UNSCALE = aten._amp_foreach_non_finite_check_and_unscale_.default
@@ -53,10 +55,17 @@ def _unscale(gradients: Any, found_inf: torch.Tensor, inverse_scale: torch.Tenso
         UNSCALE([gradient], found_inf, inverse_scale)
 
 
-def own_result(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a function gives, as fake tensors; None where torch knows it."""
+def own_result(
+    function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], target: Target
+) -> Any:
+    """Return what a function gives on a device, as fake tensors; None where torch knows it."""
+    named = function.named(args, kwargs)
+    if function.name in _NORMALISATIONS:
+        return _normalised(function, named)
+    if function.name in _ATTENTION:
+        return _laid_out_as_on(target, function, named)
     make = _OWN.get(function.name)
-    return None if make is None else make(**function.named(args, kwargs))
+    return None if make is None else make(**named)
 
 
 def _nonzero(count_picked: PickedCount, self: torch.Tensor) -> Any:
@@ -161,7 +170,49 @@ def _batch_norm(
     return torch.empty_like(input), mean, inverse_deviation
 
 
+def _normalised(function: Function, named: dict[str, Any]) -> Any:
+    """Return normalised values, and statistics in the dtype of the weights.
+
+    That of the values, which torch's formulas have for CPUs, is no other if both are the same.
+    """
+    result, *statistics = function.overload(**named)
+    weight = named.get("weight")
+    if weight is not None:
+        statistics = [statistic.to(weight.dtype) for statistic in statistics]
+    return result, *statistics
+
+
+def _laid_out_as_on(target: Target, function: Function, named: dict[str, Any]) -> Any:
+    """Return what attention gives, laid out as the kernel of a device does it.
+
+    Flash attention, which GPUs have in narrow dtypes and without a mask, follows the layout of its
+    arguments. All other kernels put the heads behind the places; torch's formula of the one for
+    CPUs is that of flash attention forward, and another one backward.
+    """
+    result = function.overload(**named)
+    query = named["query"]
+    masks = named.get("attn_mask"), named.get("attn_bias")
+    is_flash = target == "gpu" and query.dtype in NARROW and masks == (None, None)
+    if "grad_out" in named or "grad_out_" in named:
+        arguments = [query, named["key"], named["value"]]
+    else:
+        arguments = [query]
+    laid_out = (
+        torch.empty_like(argument)
+        if is_flash and argument.shape == tensor.shape
+        else tensor.new_empty(tensor.transpose(1, 2).shape).transpose(1, 2)
+        for tensor, argument in zip(result, arguments, strict=False)
+    )
+    return *laid_out, *result[len(arguments) :]
+
+
 _LOSSES = "binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss"
+_NORMALISATIONS = "aten.native_group_norm", "aten.native_layer_norm"
+_ATTENTION = tuple(
+    f"aten._scaled_dot_product_{kernel}{suffix}"
+    for kernel in ("efficient_attention", "flash_attention_for_cpu")
+    for suffix in ("", "_backward")
+)
 _OWN: dict[str, Callable[..., Any]] = {
     "aten._grouped_mm": _grouped_product,
     "aten._ctc_loss": _ctc_loss,

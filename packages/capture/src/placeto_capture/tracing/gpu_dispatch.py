@@ -6,12 +6,13 @@ with those of a GPU, so that it matters not by which name or from where a functi
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 from torch._C import DispatchKey, DispatchKeySet
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from placeto_capture.errors import StepError
@@ -19,7 +20,8 @@ from placeto_capture.tracing.cpu_kernels import HAS_RMS_NORM
 from placeto_capture.tracing.devices import FAKE
 
 AUTOCAST, AUTOGRAD = DispatchKey.AutocastCPU, DispatchKey.AutogradCPU
-FUSED_ATTENTION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+NARROW = torch.float16, torch.bfloat16
+FUSED_ATTENTION_DTYPES = torch.float32, *NARROW
 aten = torch.ops.aten
 
 
@@ -72,6 +74,9 @@ def dispatch_as_on_gpu() -> Iterator[None]:
             for name, kernel in kernels_of_autocast().items():
                 library.impl(name, kernel, AUTOCAST.name)
         library.impl("dropout", dropout, AUTOGRAD.name)
+        for name in ("softmax", "log_softmax"):
+            library.impl(f"{name}.int", softmax_of_half(name), AUTOGRAD.name)
+        library.impl("group_norm", group_norm, AUTOGRAD.name)
         library.impl("scaled_dot_product_attention", attention, AUTOGRAD.name)
         if HAS_RMS_NORM:
             library.impl("rms_norm", rms_norm, AUTOGRAD.name)
@@ -158,7 +163,7 @@ def cast(arguments: Any, dtype: torch.dtype) -> Any:
     )
 
 
-# Functions that are one op on a GPU, and several on a CPU
+# Functions that run in other ops on a GPU than on a CPU
 
 
 def dropout(values: torch.Tensor, p: float, train: bool) -> Any:
@@ -170,6 +175,24 @@ def dropout(values: torch.Tensor, p: float, train: bool) -> Any:
     return torch.native_dropout(values, p, True)[0]
 
 
+def softmax_of_half(name: str) -> Callable[..., Any]:
+    """Return what runs a softmax that takes float16 and gives float32 as the one op for GPUs."""
+    function, at_once = getattr(aten, name).int, getattr(aten, f"_{name}")
+
+    def run(self: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        if self.dtype == torch.float16 and dtype == torch.float32:
+            return at_once(self, dim, True)
+        return function.decompose(self, dim, dtype)
+
+    return run
+
+
+def group_norm(values: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+    """Run normalisation in groups with the channels first, as GPUs have it in this order alone."""
+    function = aten.group_norm.default
+    return function.decompose(values.contiguous(), *arguments, **keywords)
+
+
 def attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -179,14 +202,21 @@ def attention(
     is_causal: bool = False,
     **options: Any,
 ) -> Any:
-    """Run attention with dropout, a learned mask or narrow values as the one op for GPUs."""
+    """Run attention with dropout, a learned mask or narrow values as the one op for GPUs.
+
+    That op takes no heads that share keys, as flash attention does: in float32 or with a mask they
+    are single ops on a GPU (PyTorch, notes on ``enable_gqa``).
+    """
     inputs = [query, key, value]
     is_learned = attn_mask is not None and attn_mask.requires_grad
     is_apart = dropout_p or is_learned or query.shape[-1] != value.shape[-1]
     fits = all(tensor.dim() == 4 and tensor.shape[1] == query.shape[1] for tensor in inputs)
-    if not is_apart or not fits or query.dtype not in FUSED_ATTENTION_DTYPES:
+    is_flash = query.dtype in NARROW and attn_mask is None
+    is_in_parts = bool(options.get("enable_gqa")) and not is_flash
+    if is_in_parts or not is_apart or not fits or query.dtype not in FUSED_ATTENTION_DTYPES:
         function = aten.scaled_dot_product_attention.default
-        return function.decompose(*inputs, attn_mask, dropout_p, is_causal, **options)
+        with sdpa_kernel(SDPBackend.MATH) if is_in_parts else nullcontext():
+            return function.decompose(*inputs, attn_mask, dropout_p, is_causal, **options)
     bias = attn_mask
     if bias is not None:
         if bias.dtype == torch.bool:

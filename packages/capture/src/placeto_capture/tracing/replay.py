@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from placeto_capture.tracing.cpu_kernels import KERNELS_OF_ANY_DEVICE
 from placeto_capture.tracing.trace import Call, View, tensor_leaves, views_in
 
 
@@ -88,7 +89,7 @@ class StorageMemory:
             args, keywords = ready.arguments(self)
             if single_call.rng_index is not None:
                 torch.manual_seed(seed + single_call.rng_index)
-            self.keep(ready, single_call.function(*args, **keywords))
+            self.keep(ready, ready.kernel(*args, **keywords))
 
     def keep(self, call: "PreparedCall", result: Any) -> None:
         """Take over what a call returned."""
@@ -142,7 +143,8 @@ def prepared(call: Call, slots: Slots) -> PreparedCall:
             output_of_storage.setdefault(view.storage, (place, slots.slot(view)))
     call_arguments = call.arguments, call.keywords
     return PreparedCall(
-        kernel=getattr(call.function, "_op", call.function),
+        kernel=KERNELS_OF_ANY_DEVICE.get(call.function)
+        or getattr(call.function, "_op", call.function),
         call_arguments=call_arguments,
         fill=fill_of(call_arguments, slots),
         output_slots=tuple(output_of_storage.values()),

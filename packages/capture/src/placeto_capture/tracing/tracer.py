@@ -72,6 +72,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memory = memory
         self.scopes = scopes
         self._mask_fraction = options.mask_fraction
+        self._target = options.target
         self._storages: list[torch.UntypedStorage] = []
         self._index_of_storage: dict[int, int] = {}
         self._maker_of_storage: list[int] = []  # the last op that wrote each storage
@@ -267,7 +268,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         func = function.overload
         try:
-            result = own_result(function, args, kwargs)
+            result = own_result(function, args, kwargs, self._target)
             return func(*args, **kwargs) if result is None else result
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             result = self._known_values.answer(func, arguments, keywords)
