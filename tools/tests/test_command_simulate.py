@@ -77,6 +77,20 @@ def test_a_placement_may_be_a_device_or_a_placer(problem: Path, tmp_path: Path) 
     assert report["penalised_runtime"] > report["runtime"] + 2 * (30 - 16)
 
 
+def test_a_placement_that_leaves_too_little_besides_tensors_may_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(profile(parameter_bytes=770_000_000))
+    simulated, placement = ["simulate", tmp_path / "graph.txt"], tmp_path / "placement.json"
+    report = succeed_json(*simulated, "v100:0")
+    assert report["fits"]
+    assert [row["verdict"] for row in report["devices"]] == ["may not fit", "fits"]
+    assert ", may not fit; " in succeed(*simulated, "v100:0")
+    assert "may not fit" in succeed("inspect", tmp_path / "graph.txt")
+    place = "place", tmp_path / "graph.txt", "--cluster=1xv100", "--max-evaluations=9"
+    assert ", may not fit: PyTorch needs up to 2.0 GB besides tensors" in succeed(
+        *place, "-o", placement
+    )
+
+
 def test_placements_have_the_level_that_they_were_found_at(tmp_path: Path) -> None:
     problem, placement = tmp_path / "problem.json.gz", tmp_path / "placement.json"
     (tmp_path / "graph.txt").write_text(profile(80))

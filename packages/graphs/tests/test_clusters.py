@@ -1,6 +1,7 @@
 """Clusters by hand and by a short text, and the numbers that stand behind the text."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from example_graphs import refused
-from placeto_graphs import LINK_NAMES, Cluster, Device, GraphError, parse_cluster
+from placeto_graphs import (
+    LINK_NAMES,
+    Cluster,
+    Device,
+    GraphError,
+    bytes_besides_tensors,
+    parse_cluster,
+)
 
 
 def device(**changes: Any) -> Device:
@@ -87,6 +95,23 @@ def test_the_published_constants_of_a_k80_and_its_host() -> None:
     cpu = published.devices[0]
     assert (cpu.op_overhead, cpu.transfer_overhead) == (5.7e-6, 25e-6)
     assert not published.latency.any()
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("1xv100", 2 * 10**9),
+        ("1xrtx2080", 2 * 10**9),
+        ("1xmi300x", 2 * 10**9),
+        # Memory that is given as what may be used.
+        *((spec, 0) for spec in ("1xk80", "1xm2-max", "1xcpu", "1xcpu-ddr5-2ch")),
+    ],
+)
+def test_a_gpu_needs_memory_besides_tensors(spec: str, expected: int) -> None:
+    (from_catalogue,) = parse_cluster(spec).devices
+    assert bytes_besides_tensors(from_catalogue) == expected
+    assert bytes_besides_tensors(replace(from_catalogue, memory_bytes=10**9)) == 0
+    assert bytes_besides_tensors(replace(from_catalogue, kind="mine")) == 0
 
 
 def test_a_copy_takes_time_beside_its_bytes_and_keeps_its_link_busy() -> None:

@@ -4,7 +4,7 @@ This is all that the other packages may use of it, and the only thing that they 
 """
 
 from placeto_graphs.best_so_far import BestSoFar
-from placeto_graphs.clusters.devices import DEVICE_KINDS, LINK_NAMES
+from placeto_graphs.clusters.devices import DEVICE_KINDS, LINK_NAMES, bytes_besides_tensors
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.compilation import compiled
@@ -99,6 +99,7 @@ __all__ = [
     "SchedulingEvaluator",
     "StepTimeline",
     "Walks",
+    "bytes_besides_tensors",
     "check_moves",
     "colocate",
     "colocate_by_id",

@@ -115,7 +115,7 @@ def _range(ends: list[float], text: Callable[[float], str] = seconds_text) -> st
 
 
 def _device_row(row: dict[str, Any], unit: str) -> list[str]:
-    verdict = "fits" if row["fits"] else "does not fit"
+    verdict = row["verdict"]
     if row["too_large_groups"]:
         large = counted(len(row["too_large_groups"]), "group")
         verdict += f"; the parameters of {large} alone are too large"

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from placeto.errors import writing
+from placeto.placing.costs import DOES_NOT_FIT, MAY_NOT_FIT
 from placeto.placing.reports import rate_text, speed_of_kind, timeline_report
 from placeto.texts import TextTable, bytes_text, counted, seconds_text
 from placeto_simulator import Simulator
@@ -21,6 +22,7 @@ from placeto_tools.problem_options import PlacementArguments, placed_options
 from placeto_tools.screen import show_report, table_of
 
 NUM_LINKS = 15
+VERDICTS = {DOES_NOT_FIT: "out of memory", MAY_NOT_FIT: "may not fit"}  # the worst first
 
 
 @click.command(cls=Command)
@@ -78,13 +80,14 @@ def _tables(report: dict[str, Any], rate: str) -> list[TextTable]:
     path, used = report["critical_path"], [row for row in report["links"] if row["transfers"]]
     busiest = sorted(used, key=lambda row: -row["busy"])[:NUM_LINKS]
     hidden = f"; the busiest {NUM_LINKS} of {len(used)} in use" if len(used) > NUM_LINKS else ""
-    verdict = "" if report["fits"] else ", out of memory"
+    verdicts = [row["verdict"] for row in report["devices"]]
+    worst = next((text for name, text in VERDICTS.items() if name in verdicts), "")
     return [
         table_of(
-            f"One step: {seconds_text(report['runtime'])}{rate}{verdict}; "
+            f"One step: {seconds_text(report['runtime'])}{rate}{worst and f', {worst}'}; "
             f"{counted(report['transfers'], 'transfer')} of "
             f"{bytes_text(report['transferred_bytes'])}",
-            [row | {"fits": "" if row["fits"] else "out of memory"} for row in report["devices"]],
+            [row | {"fits": VERDICTS.get(row["verdict"], "")} for row in report["devices"]],
             "device | >groups | >ops | >busy | >peak memory: peak_memory | >of: memory_bytes | "
             ": fits",
         ),

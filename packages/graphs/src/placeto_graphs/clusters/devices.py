@@ -128,6 +128,7 @@ With them goes the fraction of the second that collectives reach.
 DEVICE_KINDS: dict[str, DeviceKind] = {name: _kind(name) for name in _TABLES["kinds"]}
 """The kinds by name."""
 WAYS = {name: _ways(name) for name in DEVICE_KINDS}
+_BESIDES_TENSORS = {name: _row(name).get("besides_tensors", 0) for name in DEVICE_KINDS}
 CARD_WAYS = _ways("card")
 """Those of a card on PCI Express of which nothing else is known."""
 NETWORKS = {name: Network(**network) for name, network in _TABLES["networks"].items()}
@@ -135,6 +136,36 @@ DEFAULT_NETWORK = "ethernet-10g"  # that of the Amazon p2.8xlarge
 WITHIN = ("bus", "nvlink", "pcie", "pcie-shared", *SLOTS)
 LINK_NAMES = (*WITHIN, *NETWORKS)
 """What `parse_cluster` knows as ``link``: within machines, and between them."""
+
+
+def bytes_besides_tensors(device: Device) -> int:
+    """Return the bytes of a device's memory that a process may need besides its tensors.
+
+    These are the context of the driver with its kernels, workspaces of libraries, blocks of the
+    allocator that are free in part, and buffers of communication. They depend on the versions of
+    all of these. A step that leaves less may run out of memory.
+
+    Parameters
+    ----------
+    device : `Device`
+        A device of any kind.
+
+    Returns
+    -------
+    int
+        2 GB for a GPU with all of the memory that the catalogue has for its kind; else 0, as a
+        ``memory_bytes`` that you choose is what a placement may use. 0 also for processors, Macs
+        and the K80, whose memory in the catalogue is what may be used.
+
+    Examples
+    --------
+    >>> from placeto_graphs import parse_cluster
+    >>> [bytes_besides_tensors(device) for device in parse_cluster("1xv100+1xk80").devices]
+    [2000000000, 0]
+    """
+    kind = DEVICE_KINDS.get(device.kind)
+    has_all = kind is not None and device.memory_bytes == kind.memory_bytes
+    return _BESIDES_TENSORS[device.kind] if has_all else 0
 
 
 class DeviceFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.placing.costs import DOES_NOT_FIT, MAY_NOT_FIT, verdict_of_memory
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import bytes_text, counted, seconds_text
 from placeto_baselines import least_memory
@@ -14,6 +15,7 @@ from placeto_graphs import (
     Phase,
     PlacementProblem,
     PlacementResult,
+    bytes_besides_tensors,
     micro_batched_problem,
     names_of_rules,
     scheduled,
@@ -24,14 +26,35 @@ MICRO_BATCHES = 8  # the most that are tried where nothing fits
 
 
 def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int64]) -> str:
-    """Return which devices hold more than they have, to stand behind a runtime; else nothing."""
+    """Return which devices hold more than they have, to stand behind a runtime.
+
+    If none does, it is those that leave less than PyTorch may need besides tensors; else nothing.
+    """
+    devices_and_peaks = [*zip(cluster.devices, peak_memory, strict=True)]
     over = [
         f"{device.name} needs {bytes_text(peak)} of {bytes_text(device.memory_bytes)}"
-        for device, peak in zip(cluster.devices, peak_memory, strict=True)
-        if peak > device.memory_bytes
+        for device, peak in devices_and_peaks
+        if verdict_of_memory(device, peak) == DOES_NOT_FIT
     ]
-    others_text = f" and {len(over) - MOST_SHOWN} others" if len(over) > MOST_SHOWN else ""
-    return f", out of memory: {', '.join(over[:MOST_SHOWN])}{others_text}" if over else ""
+    if over:
+        return f", out of memory: {_first_devices(over)}"
+    tight = [
+        f"{bytes_text(device.memory_bytes - peak)} on {device.name}"
+        for device, peak in devices_and_peaks
+        if verdict_of_memory(device, peak) == MAY_NOT_FIT
+    ]
+    if not tight:
+        return ""
+    besides = bytes_text(max(map(bytes_besides_tensors, cluster.devices)))
+    return (
+        f", may not fit: PyTorch needs up to {besides} besides tensors, which leave "
+        f"{_first_devices(tight)}"
+    )
+
+
+def _first_devices(texts: Sequence[str]) -> str:
+    others_text = f" and {len(texts) - MOST_SHOWN} others" if len(texts) > MOST_SHOWN else ""
+    return f"{', '.join(texts[:MOST_SHOWN])}{others_text}"
 
 
 def bound_text(bound: float, least_excess: int, num_groups: int) -> str:

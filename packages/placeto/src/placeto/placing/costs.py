@@ -6,16 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import (
+    Device,
     EvaluationBatch,
     Evaluator,
     PlacementProblem,
     PlacementResult,
+    bytes_besides_tensors,
     memory_penalised_runtime,
 )
 from placeto_simulator import Timeline
 
 # Part of the runtime: the mean error of simulated steps with real links, see docs/fidelity.md.
 SIMULATION_ERROR = 0.15
+FITS, MAY_NOT_FIT, DOES_NOT_FIT = "fits", "may not fit", "does not fit"
 
 
 def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -40,3 +43,11 @@ def cost_of_result(problem: PlacementProblem, result: PlacementResult | Timeline
 def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int64]) -> bool:
     """Return whether no device holds more bytes than it has."""
     return bool((np.asarray(peak_memory) <= problem.cluster.memory_bytes).all())
+
+
+def verdict_of_memory(device: Device, peak: int | np.int64) -> str:
+    """Return whether tensors of so many bytes fit a device, with what is in memory besides them."""
+    if peak > device.memory_bytes:
+        return DOES_NOT_FIT
+    is_tight = peak + bytes_besides_tensors(device) > device.memory_bytes
+    return MAY_NOT_FIT if peak and is_tight else FITS

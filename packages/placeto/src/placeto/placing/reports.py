@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.placing.cost_texts import MOST_SHOWN
-from placeto.placing.costs import cost_of_result, fits
+from placeto.placing.costs import DOES_NOT_FIT, cost_of_result, fits, verdict_of_memory
 from placeto.placing.evaluators import STEP, EvaluatorSpec
 from placeto.texts import bytes_text, counted, seconds_text, share_text
 from placeto_baselines import least_excess
@@ -56,6 +56,7 @@ def timeline_report(
                 "peak_memory": int(peak[index]),
                 "memory_bytes": device.memory_bytes,
                 "fits": bool(peak[index] <= device.memory_bytes),
+                "verdict": verdict_of_memory(device, peak[index]),
             }
             for index, device in enumerate(problem.cluster.devices)
         ],
@@ -273,6 +274,7 @@ def _devices(problem: PlacementProblem, evaluator: EvaluatorSpec) -> list[Report
                 "runtime": runtime,
                 "peak_memory": peak,
                 "fits": peak is not None and peak <= device.memory_bytes,
+                "verdict": DOES_NOT_FIT if peak is None else verdict_of_memory(device, peak),
                 "too_large_groups": [
                     problem.grouping.group_names[group]
                     for group in np.flatnonzero(too_large).tolist()
