@@ -3,7 +3,8 @@
 Each op that writes a storage makes a version of it, which is a tensor of the graph. An in-place op
 reads the version before, unless it overwrites all of it. A view is the storage. All versions of a
 resident storage (weights, optimizer state, buffers) have one place, so that a write has 0 bytes,
-and a reader of a later one reads the op of the weights, too: a copy elsewhere costs that.
+and a reader of a later one reads the op of the weights, too: a copy elsewhere costs that. So have
+those of what the update of a weight makes, as all of it is on one device.
 
 A write waits for the ops that read or made the version that it replaces, and a gradient op for
 those of the gradients with which autograd came to its node. A barrier waits for the backward ops
@@ -84,6 +85,7 @@ class TensorsOfTrace:
         self._predecessors: list[tuple[int, ...]] = []  # for each op those right before it
         self._ancestors: list[int] = []  # of each op, with itself
         self._homes: dict[int, int] = {}  # the first tensor of each resident storage
+        self._first_of_update: dict[int, int] = {}  # the same of what updates of a weight make
         self._current: dict[int, int] = {}  # the last tensor of each storage
         self._readers: defaultdict[int, list[int]] = defaultdict(list)  # of these
         for op, traced_op in enumerate(trace.ops):
@@ -93,7 +95,8 @@ class TensorsOfTrace:
                 self._add_call(op, traced_op)
         for storage in () if self.is_dataflow else trace.held_storages - self._homes.keys():
             if storage in self._current:
-                self.versions[self._current[storage]].is_held = True
+                first = self._first_of_update.get(storage, self._current[storage])
+                self.versions[first].is_held = True
 
     @property
     def home_of_storage(self) -> dict[int, int]:
@@ -136,16 +139,20 @@ class TensorsOfTrace:
         for storage in looked_at:
             self._readers[storage].append(op)
         for storage in (*call.creates, *call.writes):
-            num_bytes = 0 if storage in self._homes else self._trace.storage_bytes[storage]
+            has_place = storage in self._homes or storage in self._first_of_update
+            num_bytes = 0 if has_place else self._trace.storage_bytes[storage]
             self._current[storage] = self._add(op, storage, num_bytes)
+            if call.phase == Phase.UPDATE and call.belongs_to is not None and not has_place:
+                self._first_of_update[storage] = self._current[storage]
             self._readers[storage] = []
 
     def _read(self, call: Call, looked_at: set[int]) -> list[int]:
         """Return the tensors that a call reads."""
         tensors: list[int] = []
         for storage in (*call.reads, *call.writes):
-            if storage in self._homes:
-                tensors.append(self._homes[storage])
+            for places in (self._homes, self._first_of_update):
+                if storage in places:
+                    tensors.append(places[storage])
             if storage in looked_at and storage in self._current:
                 tensors.append(self._current[storage])
         return [*dict.fromkeys(tensors)]
