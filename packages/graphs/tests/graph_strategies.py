@@ -18,7 +18,7 @@ from placeto_graphs import (
     colocate,
     colocate_by_id,
 )
-from placeto_graphs.schema.cluster import PRECISIONS
+from placeto_graphs.schema.cluster import BACKENDS, PRECISIONS
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 seconds = st.floats(0, 1e6)
@@ -139,6 +139,7 @@ def device_kinds(draw: st.DrawFn) -> DeviceKind:
         op_overhead=draw(seconds),
         transfer_overhead=draw(seconds),
         efficiency=Efficiency(**{op_class.name: draw(fraction) for op_class in fields(Efficiency)}),
+        backend=draw(st.sampled_from(["", *BACKENDS])),
     )
 
 

@@ -22,7 +22,7 @@ from placeto.placing.evaluators import STEP
 from placeto.problems.making import make_problem
 from placeto.problems.sources import Source
 from placeto_capture import StepSpec, capture, capture_step
-from placeto_graphs import PlacementProblem, colocate, colocate_by_id, parse_cluster
+from placeto_graphs import DEVICE_KINDS, PlacementProblem, colocate, colocate_by_id, parse_cluster
 from placeto_simulator import Simulator
 from placeto_workloads import inference_step
 from small_transformers import DECODER, SMALL
@@ -291,6 +291,22 @@ def test_devices_have_the_names_of_their_backends() -> None:
         replace(device, kind=kind) for device, kind in zip(cluster.devices, kinds, strict=True)
     )
     assert device_names(replace(cluster, devices=devices)) == ["ROCm0", "MTL0", "CUDA0"]
+    m40 = replace(DEVICE_KINDS["k40"], name="m40")
+    rx7900xtx = replace(DEVICE_KINDS["mi300x"], name="rx7900xtx")
+    described = replace(
+        cluster,
+        devices=tuple(
+            replace(device, kind=kind)
+            for device, kind in zip(cluster.devices, ("m40", "rx7900xtx", "m40"), strict=True)
+        ),
+        kinds=(m40, rx7900xtx),
+    )
+    assert device_names(described) == ["CUDA0", "ROCm0", "CUDA1"]
+    unknown = replace(described, kinds=(replace(m40, backend=""), rx7900xtx))
+    with pytest.raises(InputError, match=r"cpu:0: expected a kind .*\[kinds.m40\].*, got none"):
+        device_names(unknown)
+    with pytest.raises(InputError, match=r"v100:0: expected .*\[kinds.rx7900xtx\]"):
+        device_names(replace(described, kinds=(m40,)))
     with pytest.raises(InputError, match="expected one CPU at most"):
         device_names(parse_cluster("2xcpu+1xv100"))
 

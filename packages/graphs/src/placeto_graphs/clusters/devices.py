@@ -192,11 +192,14 @@ class _KindFields(msgspec.Struct, forbid_unknown_fields=True):
     efficiency: dict[str, float] = {}
     memory: Any = None
     like: str | None = None
+    backend: str | None = None
     speed: float = 1.0
 
 
 # What a description leaves out of a kind that is not in the catalogue: an H100 on PCI Express.
-UNKNOWN_KIND = replace(DEVICE_KINDS["h100"], transfer_overhead=_row("card")["transfer_overhead"])
+UNKNOWN_KIND = replace(
+    DEVICE_KINDS["h100"], transfer_overhead=_row("card")["transfer_overhead"], backend=""
+)
 REQUIRED_FIELDS = ("memory_bytes", "memory_bandwidth", "peak_flops")  # of such a kind
 
 

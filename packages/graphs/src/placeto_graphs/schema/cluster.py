@@ -35,6 +35,7 @@ CPU = "cpu"  # a kind of processors; others have it before a hyphen
 # With less, the seconds of a tensor that int64 can count might be no number of float64.
 LEAST_BANDWIDTH = 2.0**63 / np.finfo(np.float64).max
 
+BACKENDS = ("cuda", "rocm", "metal", "vulkan", "sycl")
 PRECISIONS = (
     *("tf32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz"),
     *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2"),
@@ -162,6 +163,9 @@ class DeviceKind(Record):
         Seconds after an op, and after a transfer, as a `Device` of the kind has them.
     efficiency : `Efficiency`
         Parts of the peak and the bandwidth that each class of op reaches, in any precision.
+    backend : text
+        Backend of the kernels of a GPU: ``"cuda"``, ``"rocm"``, ``"metal"``, ``"vulkan"`` or
+        ``"sycl"``; ``""``, the default, if unknown. Exports name devices by it.
     speed : float
         Number by which the times of all ops, and of what is between them, are divided.
 
@@ -184,6 +188,7 @@ class DeviceKind(Record):
     op_overhead: float
     transfer_overhead: float = 0.0
     efficiency: Efficiency
+    backend: str = ""
     speed: float = 1.0
 
     def __post_init__(self) -> None:
@@ -194,6 +199,7 @@ class DeviceKind(Record):
         self._check("peak_flops_in", _peaks)
         for overhead in ("launch_overhead", "op_overhead", "transfer_overhead"):
             self._check(overhead, number)
+        check_one_of("backend", self.backend, ("", *BACKENDS))
         if not isinstance(self.efficiency, Efficiency):
             raise GraphError(f"efficiency: expected Efficiency, got {short_repr(self.efficiency)}")
 

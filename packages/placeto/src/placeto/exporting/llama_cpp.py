@@ -4,7 +4,6 @@
 parts have where llama.cpp can express that.
 """
 
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 
@@ -28,10 +27,16 @@ from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
 from placeto_baselines import LayerChain, Stages, best_chain, steepest_descent
 from placeto_baselines.search.layers import ROOT, path_of
-from placeto_graphs import Cluster, EvaluationBatch, PlacementProblem, placement_ranks
+from placeto_graphs import (
+    DEVICE_KINDS,
+    Cluster,
+    EvaluationBatch,
+    PlacementProblem,
+    placement_ranks,
+)
 
-# Names of devices in llama.cpp begin with that of the backend; what none of these is runs CUDA.
-BACKENDS = {"mi[0-9]+.*": "ROCm", "m[0-9]+.*": "MTL"}
+# Names of devices in llama.cpp begin with its name of their backend.
+BACKENDS = {"cuda": "CUDA", "rocm": "ROCm", "metal": "MTL", "vulkan": "Vulkan", "sycl": "SYCL"}
 # Tensors of GGUF files, as regular expressions: those of the feed-forward part of a layer.
 TENSORS_OF_EXPERTS, TENSORS_OF_FEED_FORWARD = r"ffn_.*_exps\.", r"ffn_(gate|up|down)\."
 TENSORS_OF_OUTPUT = r"^output(_norm)?\."
@@ -114,12 +119,21 @@ def llama_cpp(
 
 def device_names(cluster: Cluster) -> list[str]:
     """Return what llama.cpp calls the devices of a cluster, see its ``--list-devices``."""
+    kinds = DEVICE_KINDS | {kind.name: kind for kind in cluster.kinds}
     names: list[str] = []
     for device in cluster.devices:
-        matching = (name for kind, name in BACKENDS.items() if re.fullmatch(kind, device.kind))
-        backend = next(matching, "CUDA")
-        index = sum(name.startswith(backend) for name in names)
-        names.append("CPU" if device.is_cpu else f"{backend}{index}")
+        if device.is_cpu:
+            names.append("CPU")
+            continue
+        backend = kinds[device.kind].backend if device.kind in kinds else ""
+        if not backend:
+            raise InputError(
+                f"PROBLEM: {device.name}: expected a kind with a backend, "
+                f"{', '.join(BACKENDS)}, which [kinds.{device.kind}] of a cluster file may have, "
+                "got none"
+            )
+        index = sum(name.startswith(BACKENDS[backend]) for name in names)
+        names.append(f"{BACKENDS[backend]}{index}")
     if names.count("CPU") > 1:
         raise InputError("PROBLEM: expected one CPU at most, as llama.cpp uses one, got several")
     return names
