@@ -234,22 +234,31 @@ def test_an_executor_that_nothing_holds_leaves_no_process_and_no_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "sharing"),
+    ("cores", "threads", "names", "sharing"),
     [
-        (["cpu:0", "cpu:1"], ""),
-        (["cpu:0", "cuda:2"], ""),
-        (["cpu:0", "cpu:2"], "cpu:0, cpu:2"),
-        (["cpu:0", "cpu:1", "cpu:3"], "cpu:1, cpu:3"),
+        ({4, 7}, 1, ["cpu:0", "cpu:1"], ""),
+        ({4, 7}, 1, ["cpu:0", "cuda:2"], ""),
+        ({4, 7}, 1, ["cpu:0", "cpu:2"], "cpu:0, cpu:2"),
+        ({4, 7}, 1, ["cpu:0", "cpu:1", "cpu:3"], "cpu:1, cpu:3"),
+        ({4, 7}, 2, ["cpu:0", "cpu:1"], "cpu:0, cpu:1"),
+        ({4, 7}, 3, ["cpu:0", "cuda:1"], ""),
+        ({2, 4, 6, 8, 9}, 2, ["cpu:0", "cpu:1", "cpu:2"], "cpu:0, cpu:2"),
+        ({2, 4, 6, 8}, 2, ["cpu:0", "cpu:1"], ""),
     ],
 )
 def test_processes_that_share_a_core_are_warned_of(
-    names: list[str], sharing: str, monkeypatch: pytest.MonkeyPatch
+    cores: set[int],
+    threads: int,
+    names: list[str],
+    sharing: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 7})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: cores)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        check_device_names(names, len(names))
-    expected = [f"devices: {sharing} share cores, as this process may use 2"] if sharing else []
+        check_device_names(names, len(names), threads)
+    cores_text = f"share cores, as this process may use {len(cores)}"
+    expected = [f"devices: {sharing} {cores_text}"] if sharing else []
     assert [str(warning.message).partition(", so")[0] for warning in caught] == expected
 
 

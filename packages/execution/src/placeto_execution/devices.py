@@ -8,10 +8,12 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from multiprocessing import get_context
 from typing import Any, Literal
 
 from placeto_execution.errors import ExecutionError
+from placeto_graphs import ExecutableStep
 
 CPU = "cpu"
 KINDS = (CPU, "cuda")
@@ -49,8 +51,8 @@ class RealDevices:
         return "cpu" if self.are_cpus else "gpu"
 
 
-def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...]:
-    """Return names of devices, one for each device of a cluster.
+def check_device_names(names: Sequence[str], num_devices: int, threads: int = 1) -> tuple[str, ...]:
+    """Return names of devices, one for each device of a cluster; warn if CPUs share cores.
 
     Parameters
     ----------
@@ -58,6 +60,8 @@ def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...
         Names, such as ``["cpu:0", "cuda:1"]``.
     num_devices
         Number of devices of the cluster.
+    threads
+        Number of threads of an op on each CPU.
 
     Raises
     ------
@@ -76,21 +80,27 @@ def check_device_names(names: Sequence[str], num_devices: int) -> tuple[str, ...
             )
         if name in names[:position]:
             raise ExecutionError(f"devices[{position}]: expected each device once, got {name!r}")
-    if sharing := sharing_cores(names):
+    if sharing := sharing_cores(names, threads):
         warnings.warn(
             f"devices: {', '.join(sharing)} share cores, as this process may use "
-            f"{len(_usable_cores())}, so that measured times are longer than those of a core each",
+            f"{len(_usable_cores())}, so that measured times are longer than those of "
+            f"{threads} of their own for each",
             stacklevel=3,
         )
     return tuple(names)
 
 
-def sharing_cores(names: Sequence[str]) -> list[str]:
+def sharing_cores(names: Sequence[str], threads: int) -> list[str]:
     """Return the CPUs among devices that share a core with another one; see `pin_to_cores`."""
-    cpus = [name for name in names if not is_cuda(name)]
-    core = {name: _index(name) % len(_usable_cores()) for name in cpus}
-    devices_of_core = Counter(core.values())
-    return [name for name in cpus if devices_of_core[core[name]] > 1]
+    cores = {name: _cores_of(name, threads) for name in names if not is_cuda(name)}
+    devices_of_core = Counter(chain.from_iterable(cores.values()))
+    return [name for name in cores if any(devices_of_core[core] > 1 for core in cores[name])]
+
+
+def threads_of(step: ExecutableStep) -> int:
+    """Return the number of threads of an op on each CPU; 1 of a step that does not tell."""
+    threads: int = getattr(step, "threads_per_device", 1)
+    return threads
 
 
 def is_cuda(name: str) -> bool:
@@ -104,10 +114,8 @@ def pin_to_cores(name: str, count: int) -> None:
     ``"cpu:N"`` has the N-th so many of the cores that the process may use; after the last one
     the first follows.
     """
-    cores, first = _usable_cores(), _index(name) * count
     if hasattr(os, "sched_setaffinity"):
-        thread_cores = {cores[(first + offset) % len(cores)] for offset in range(count)}
-        os.sched_setaffinity(0, thread_cores)
+        os.sched_setaffinity(0, _cores_of(name, count))
 
 
 def semaphores(count: int, value: int = 0) -> list[Any]:
@@ -130,8 +138,9 @@ def semaphores(count: int, value: int = 0) -> list[Any]:
         ) from None
 
 
-def _index(name: str) -> int:
-    return int(name.partition(":")[2])
+def _cores_of(name: str, count: int) -> set[int]:
+    cores, first = _usable_cores(), int(name.partition(":")[2]) * count
+    return {cores[(first + offset) % len(cores)] for offset in range(count)}
 
 
 def _usable_cores() -> list[int]:

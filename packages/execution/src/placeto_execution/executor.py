@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution.devices import check_device_names, is_cuda
+from placeto_execution.devices import check_device_names, is_cuda, threads_of
 from placeto_execution.errors import ExecutionError
 from placeto_execution.programs import StepProgram, compile_step, topological_schedule
 from placeto_execution.records import timeline_of
@@ -125,7 +125,7 @@ class Executor:
             )
         self.problem = problem
         self.step = step
-        self.devices = check_device_names(devices, problem.num_devices)
+        self.devices = check_device_names(devices, problem.num_devices, threads_of(step))
         try:
             step.check_devices(self.devices)
         except ValueError as error:

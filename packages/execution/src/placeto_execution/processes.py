@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_execution.device_process import DeviceProcess, Failure
-from placeto_execution.devices import is_cuda, sharing_cores
+from placeto_execution.devices import is_cuda, sharing_cores, threads_of
 from placeto_execution.errors import ExecutionError
 from placeto_execution.programs import StepProgram
 from placeto_execution.records import DeviceRecord
@@ -53,7 +53,7 @@ class DeviceProcesses:
         self._processes: dict[int, Any] = {}
         self._pipes: dict[int, connection.Connection] = {}
         self._replies: dict[int, Any] = {}
-        share_cores = bool(sharing_cores(devices))
+        share_cores = bool(sharing_cores(devices, threads_of(step)))
         shared = SharedMessages(program.messages, len(devices), share_cores=share_cores)
         self.shared = shared
         # Ends the processes; it is called at the latest when nothing holds this object any more.
