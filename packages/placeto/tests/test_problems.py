@@ -228,6 +228,24 @@ def test_a_graph_is_grouped_anew_by_its_rules(tmp_path: Path) -> None:
     assert graphs[0] == graphs[1] == graphs[2]
 
 
+def test_rules_that_a_user_names_hold_at_every_granularity(tmp_path: Path) -> None:
+    path = tmp_path / "graph.json"
+    ops = nx.path_graph(150, nx.DiGraph)  # one group, if single consumers join
+    nx.set_node_attributes(ops, {n: {"flops": 1e9, "op_type": "aten.mm"} for n in ops})
+    save_graph(from_networkx(ops), path)
+    options = ProblemOptions.of(rules=("none",))
+    problems = read_training_problems([str(path)], 3, options)
+    assert [problem.num_groups for problem in problems.values()] == [128, 90, 150]
+    problem_path = tmp_path / "problem.json"
+    save_problem(problems[str(path)], problem_path)
+    of_file = read_training_problems([str(problem_path)], 3)
+    assert [problem.num_groups for problem in of_file.values()] == [128, 90, 150]
+    joined = read_training_problems(
+        [str(problem_path)], 3, ProblemOptions.of(rules=("single-consumers",))
+    )
+    assert [problem.num_groups for problem in joined.values()] == [1]
+
+
 def test_the_groups_of_a_problem_file_without_rules_are_merged_further(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     graph = from_networkx(nx.path_graph(10, nx.DiGraph))

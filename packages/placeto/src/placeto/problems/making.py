@@ -196,17 +196,26 @@ def read_training_problems(
     for text, source in read_sources.items():
         usual = usual_problems[text]
         for count in group_counts(usual.num_groups, granularities)[1:]:
-            problem = regrouped(source, usual, count)
+            problem = regrouped(source, usual, count, options.grouping)
             if problem.num_groups != usual.num_groups:
                 problem = restrictions.applied(problem, (usual.hierarchy or (usual.grouping,))[-1])
                 problems[f"{text} in {problem.num_groups} groups"] = problem
     return problems
 
 
-def regrouped(source: Source, problem: PlacementProblem, num_groups: int) -> PlacementProblem:
-    """Return a problem in another number of groups, by its rules if any, else merged further."""
-    has_rules = source.problem is None or source.problem.rules is not None
-    small = colocate(problem.graph, source.rules) if has_rules else problem.grouping
+def regrouped(
+    source: Source,
+    problem: PlacementProblem,
+    num_groups: int,
+    options: GroupingOptions | None = None,
+) -> PlacementProblem:
+    """Return a problem in another number of groups, by its rules if any, else merged further.
+
+    It is that of the source and the options.
+    """
+    rules = (options or GroupingOptions()).chosen_rules(source.rules)
+    has_rules = source.problem is None or problem.rules is not None
+    small = colocate(problem.graph, rules) if has_rules else problem.grouping
     grouping = merge_and_colocate(problem.graph, small, num_groups=num_groups)
     return replace(problem, grouping=grouping, hierarchy=None)
 
