@@ -39,6 +39,12 @@ WIDTH_OF_DTYPE = {
     "float8_e5m2": 0.25,
     "float8_e4m3fnuz": 0.25,
     "float8_e5m2fnuz": 0.25,
+    "float8_e8m0fnu": 0.25,
+    "float4_e2m1fn_x2": 0.125,  # two numbers a byte
+    "int64": 2.0,
+    "int16": 0.5,
+    "int8": 0.25,
+    "uint8": 0.25,
 }
 
 NAMES_OF_CLASS = {
