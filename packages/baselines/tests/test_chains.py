@@ -155,6 +155,24 @@ def test_devices_are_alike_only_if_their_links_are_in_both_directions() -> None:
     assert _kinds(unlike, [1]) == [0]
 
 
+def test_devices_are_alike_only_if_they_share_links_with_as_many_others() -> None:
+    links = cluster(["k80"] * 4)
+    problem = problem_of(op_graph(2, [(0, 1)]), links, np.ones((2, 4)))
+    # The first two devices send over one link, the third and the fourth over one each.
+    link = np.array([[-1, 0, 0, 0], [0, -1, 0, 0], [1, 1, -1, 1], [2, 2, 2, -1]])
+    sharing = replace(problem, cluster=replace(links, link=link, link_names=tuple("abc")))
+    assert _kinds(sharing, range(4)) == [0, 0, 2, 2]
+    machines = replace(links, machine=np.array([0, 0, 0, 1]), machine_names=tuple("ab"))
+    in_machines = replace(problem, cluster=machines)
+    assert _kinds(in_machines, range(4)) == [0, 0, 0, 3]
+    # Each pair of devices has a link for either direction: their numbers do not count.
+    pairs = np.full((4, 4), -1)
+    pairs[~np.eye(4, dtype=bool)] = np.random.default_rng(0).permutation(12)
+    names = tuple(f"link {number}" for number in range(12))
+    apart = replace(problem, cluster=replace(links, link=pairs, link_names=names))
+    assert _kinds(apart, range(4)) == [0, 0, 0, 0]
+
+
 def test_neighbours_are_other_stages_of_all_layers() -> None:
     stages = Stages((0, 2, 6), (0, 1))
     nearby = neighbours(stages, range(3))

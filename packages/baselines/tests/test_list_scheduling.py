@@ -134,8 +134,18 @@ def test_means_are_over_the_devices_that_groups_may_go_to() -> None:
     assert every.mean_seconds == pytest.approx([34 / 3, 32 / 3, 60.0])
     ((reader, sent),) = every.successors[0]
     assert reader == 1
-    # Topcuoglu et al. (2002) divide by the mean rate, not by each.
-    assert sent == pytest.approx(2 / ((1 / 8 + 1 / 8 + 1 / 64 + 1 + 1 / 64 + 1) / 6))
+    assert sent == pytest.approx(2 * (8 + 8 + 64 + 1 + 64 + 1) / 6)
+
+
+def test_pairs_whose_bytes_are_free_leave_the_transfers_of_others() -> None:
+    """Of six pairs of three devices, two are free, and four take 5 s for a byte."""
+    between = np.array([[0.0, 0.0, 5.0], [0.0, 0.0, 5.0], [5.0, 5.0, 0.0]])
+    with np.errstate(divide="ignore"):
+        on = replace(cluster(["k80"] * 3), bandwidth=1 / between)
+    graph = op_graph(3, [(0, 2), (1, 2)], tensor_bytes=np.array([3, 0, 0]))
+    tasks = tasks_of(problem_of(graph, on, np.ones((3, 3))))
+    assert tasks.successors == [[(2, 10.0)], [(2, 0.0)], []]
+    assert tasks.upward_rank().tolist() == [12.0, 2.0, 1.0]
 
 
 def test_the_critical_path_goes_first() -> None:

@@ -74,6 +74,24 @@ def accelerated(problem: PlacementProblem) -> NDArray[np.bool_]:
     return np.where(fast.any(axis=1, keepdims=True), fast, runs)
 
 
+def shared_links(link: NDArray[np.integer]) -> NDArray[np.intp]:
+    """Return for each pair of devices the first pair that shares its link, whatever its number.
+
+    Parameters
+    ----------
+    link : int[...]
+        Number of the link of each pair, or of the machine of each device.
+
+    Examples
+    --------
+    >>> shared_links(np.array([[-1, 7], [4, 7]]))
+    array([0, 1, 2, 1])
+    """
+    _, first, number = np.unique(link, return_index=True, return_inverse=True)
+    shared: NDArray[np.intp] = first[number.ravel()]
+    return shared
+
+
 def repaired(problem: PlacementProblem, placement: NDArray[np.integer]) -> NDArray[np.int32]:
     """Return int32[G]: a placement in which no group stands where it cannot run.
 

@@ -6,16 +6,16 @@ from numpy.typing import NDArray
 from placeto_baselines.devices import NOWHERE, mean_seconds
 from placeto_graphs import PlacementProblem, sums_by_key
 
-FREE = 1e300  # B/s, in means, of links on which bytes are free
-
 
 class TaskGraph:
     """V tasks on D devices; a task is an op, and the ops of a group share a device.
 
     A scheduler puts each group on one of its ``candidates``, bool[G, D]. Times, and the means that
-    rank tasks, are over these. A mean transfer has the mean latency and the mean bandwidth of the
-    pairs of devices that it may go between (Topcuoglu et al. 2002, equation 3). Devices that are
-    not used, such as a CPU with accelerators, count nowhere.
+    rank tasks, are over these. A mean transfer takes the mean of its seconds over the pairs of
+    devices that it may go between. Topcuoglu et al. 2002 (equation 3) divide bytes by the mean
+    bandwidth instead: one pair with an infinite bandwidth would make all transfers free. The two
+    are the same where all pairs are alike. Devices that are not used, such as a CPU with
+    accelerators, count nowhere.
 
     Tensors between two ops of a group are never sent, and an op that only waits for another
     (`OpGraph.waits`) gets no tensor from it. An op that takes no time and waits for nothing, such
@@ -48,8 +48,7 @@ class TaskGraph:
         kinds, kind_of_group = np.unique(candidates, axis=0, return_inverse=True)
         kind_of = kind_of_group.ravel()[self.group_of]
         latency = _mean_over_pairs(cluster.latency, kinds)
-        rate = _mean_over_pairs(np.minimum(cluster.bandwidth, FREE), kinds)
-        seconds_per_byte = np.divide(1.0, rate, out=np.zeros(rate.shape), where=rate > 0)
+        seconds_per_byte = _mean_over_pairs(self._seconds_per_byte, kinds)
         pairs = graph.precedences[: graph.num_edges]  # by edges, and not by waits
         unique_pairs, pair_of = np.unique(pairs, axis=0, return_inverse=True)
         sizes = sums_by_key(

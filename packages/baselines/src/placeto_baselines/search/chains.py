@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import shared_links
 from placeto_graphs import (
     MEMORY_PENALTY,
     EvaluationBatch,
@@ -243,12 +244,17 @@ def _kinds(problem: PlacementProblem, devices: Sequence[int]) -> list[int]:
         swapped = np.arange(cluster.num_devices)
         swapped[[first, second]] = second, first
         named = replace(cluster.devices[first], name=cluster.devices[second].name)
+        inside = np.ix_(swapped, swapped)
         return (
             named == cluster.devices[second]
             and np.array_equal(seconds[:, first], seconds[:, second])
             and all(
-                np.array_equal(matrix, matrix[np.ix_(swapped, swapped)])
+                np.array_equal(matrix, matrix[inside])
                 for matrix in (cluster.bandwidth, cluster.latency)
+            )
+            and np.array_equal(shared_links(cluster.link), shared_links(cluster.link[inside]))
+            and np.array_equal(
+                shared_links(cluster.machine), shared_links(cluster.machine[swapped])
             )
         )
 

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_baselines.devices import mean_seconds, op_seconds
 from placeto_graphs import FREE_TYPE, Grouping, OpGraph, Phase, PlacementProblem
 
 UNKNOWN = -1
@@ -117,7 +118,7 @@ def all_layers(scopes: GraphModules) -> tuple[str, ...]:
 
 def order_of_groups(problem: PlacementProblem, grouping: Grouping) -> NDArray[np.int64]:
     """Return int64[G], groups in the order in which the first op of each that takes time runs."""
-    works = (problem.compute_time > 0).any(axis=1)
+    works = mean_seconds(problem.compute_time) > 0
     position = np.asarray(problem.graph.topological_index)[works]
     first = np.full(grouping.num_groups, problem.graph.num_ops)
     np.minimum.at(first, grouping.group_of[works], position)
@@ -161,7 +162,7 @@ def _voted_labels(
     """Return int64[G], the label on which the ops of each group spend most time; -1 for none."""
     votes = np.zeros((problem.num_groups, num_labels))
     labelled = label_of_op != UNKNOWN
-    seconds = NO_TIME + np.where(np.isfinite(problem.compute_time), problem.compute_time, 0)
+    seconds = NO_TIME + mean_seconds(op_seconds(problem))
     groups = problem.grouping.group_of[labelled]
-    np.add.at(votes, (groups, label_of_op[labelled]), seconds[labelled].mean(axis=1))
+    np.add.at(votes, (groups, label_of_op[labelled]), seconds[labelled])
     return np.where(votes.any(axis=1), votes.argmax(axis=1), UNKNOWN)

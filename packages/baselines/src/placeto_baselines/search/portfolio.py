@@ -32,6 +32,7 @@ from placeto_baselines.search.chains import (
     chain_placement,
 )
 from placeto_baselines.search.layers import layers_of_groups
+from placeto_baselines.search.local_search import num_placements
 from placeto_baselines.search.multilevel_search import MultilevelSearch
 from placeto_baselines.search.subsets import (
     CHAIN,
@@ -211,18 +212,19 @@ class PortfolioSearch:
                 break
             stages = best_chain(chain, range(problem.num_devices), starts, evaluations)
             if stages is None or len(stages.devices) == 1:
-                return
+                break  # one device has been evaluated alone
             starts = [stages]
             result = evaluated(watched, stages.device_of_layer()[chain.layer_of_group])
             if rank_of_result(problem, result) >= best_rank:
                 break
-        self.choices.append(Choice(tuple(sorted(starts[0].devices)), CHAIN, result))
+        if starts:
+            self.choices.append(Choice(tuple(sorted(starts[0].devices)), CHAIN, result))
 
     def _results_of_placers(
         self, problem: PlacementProblem, watched: WatchedEvaluator, seed: int, affordable: float
     ) -> list[PlacementResult]:
         """Return what the placers find that are worth their seconds."""
-        if problem.num_devices**problem.num_groups <= ALL_TRIED:
+        if num_placements(problem) <= min(ALL_TRIED, affordable):
             return []
         results = []
         for placer, fewest_evaluations in PLACERS_OF_STARTS:

@@ -8,7 +8,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_baselines.devices import allowed_devices, repaired
+from placeto_baselines.devices import allowed_devices, repaired, shared_links
 from placeto_baselines.placement_trials import evaluated
 from placeto_baselines.search.layers import order_of_groups
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
@@ -104,20 +104,27 @@ def _filled(problem: PlacementProblem, evaluator: Evaluator, kind: str) -> Choic
 def unlike_subsets(problem: PlacementProblem, size: int) -> Iterator[tuple[int, ...]]:
     """Yield subsets of ``size`` devices, without those that are like an earlier one."""
     cluster, earlier_looks = problem.cluster, set()
+    hosts = [index for index, device in enumerate(cluster.devices) if device.is_cpu]
     described = attrgetter("kind", "memory_bytes", "op_overhead", "transfer_overhead")
     look_of_device = [  # measured times differ between equal devices
-        (*described(device), problem.compute_time[:, index].tobytes())
+        (
+            *described(device),
+            problem.compute_time[:, index].tobytes(),
+            # Some objectives send all tensors through the memory of a host.
+            np.sort(cluster.bandwidth[index, hosts]).tobytes(),
+            np.sort(cluster.bandwidth[hosts, index]).tobytes(),
+        )
         for index, device in enumerate(cluster.devices)
     ]
     for devices in combinations(range(cluster.num_devices), size):
         ordered = sorted(devices, key=lambda device: look_of_device[device])
         inside = np.ix_(ordered, ordered)
-        links = cluster.link[inside].ravel().tolist()
         looks = (
             tuple(look_of_device[device] for device in ordered),
             cluster.bandwidth[inside].tobytes(),
             cluster.latency[inside].tobytes(),
-            tuple(links.index(link) for link in links),
+            shared_links(cluster.link[inside]).tobytes(),
+            shared_links(cluster.machine[ordered]).tobytes(),
         )
         if looks not in earlier_looks:
             earlier_looks.add(looks)
