@@ -23,7 +23,7 @@ from placeto_experiments import command
 from placeto_experiments.command import experiment as experiment_group
 from placeto_experiments.paper import table1 as table1_module
 from placeto_experiments.paper.generalise import TABLE_LABELS
-from placeto_experiments.paper.plan import chosen_plan
+from placeto_experiments.paper.plan import chosen_plan, folder_problems
 from placeto_experiments.paper.rewards import TITLES, rewards
 from placeto_experiments.paper.table1 import SEARCHES, seconds_of_trainings, table1
 from placeto_experiments.paper.tasks import TrainPlaceto
@@ -70,7 +70,7 @@ def test_a_command_that_was_stopped_goes_on_to_the_same(everything: Path, tmp_pa
     paused = start_paused(tmp_path / "pause", 3, *command, "--jobs=2")
     output, errors = paused.send(signal.SIGINT)
     assert output == ""
-    assert errors.splitlines()[-1].endswith("of 12 trials; the same command resumes")
+    assert errors.splitlines()[-1].endswith("of 12 trials; run the same command again to resume")
     assert "Traceback" not in errors
     succeed(*command)
     assert trials_of(folder) == trials_of(everything / "rewards")
@@ -112,7 +112,7 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
     usual = chosen(name)
     values = {"--link": "pcie-shared", "--preset": "paper", "--rnn-hparam": "hidden_size=8"}
     values |= {"--hparam": "hidden_units=8", "--own-placer": "placeto_baselines:Heft"}
-    ignored_options = {"--output", "--scale", "--force", "--jobs", "--debug"}
+    ignored_options = {"--output", "--scale", "--force", "--jobs", "--debug", "--graphs"}
     params = experiment_group.commands[name].params
     options = {
         param.opts[-1] for param in params if isinstance(param, click.Option)
@@ -128,7 +128,9 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
     ("command", "message"),
     [
         ("generalise no", "got 'no'"),
-        ("rewards nmt:1 --graphs=3", "No such option '--graphs'"),
+        ("generalise", "expected FAMILY, or --graphs FOLDER"),
+        ("generalise nmt --graphs .", "expected FAMILY, or --graphs FOLDER"),
+        ("rewards nmt:1 --training-graphs=3", "No such option '--training-graphs'"),
         ("rewards nmt:1 --hparam=workers=4 --hparam=workers=8", "workers: expected it once, got"),
         ("traversal --rnn-hparam=hidden_size=3", "hidden_size: expected an even number"),
         ("rewards nmt:1 --hparam=reward=terminal", "--hparam reward: the experiment tries all"),
@@ -185,7 +187,7 @@ def rows_of(page: str, heading: str) -> list[list[str]]:
 def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of generalisation over small members of a family."""
     folder = tmp_path_factory.mktemp("generalise") / "results"
-    succeed("experiment", "generalise", "cifar10", SMOKE, "--graphs=1", "-o", folder)
+    succeed("experiment", "generalise", "cifar10", SMOKE, "--training-graphs=1", "-o", folder)
     return folder
 
 
@@ -223,9 +225,47 @@ def test_no_test_graph_is_one_of_training(family: Path) -> None:
         assert all(graphs[name] != graphs[other_name] for name in names for other_name in unseen_in)
 
 
+@pytest.fixture(scope="module")
+def own_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of ten problems of one family of a user's own."""
+    folder = tmp_path_factory.mktemp("graphs")
+    for index in range(10):
+        build_profile(folder, num_layers=8 + index).rename(folder / f"g{index}.json")
+        (folder / "graph.txt").unlink()
+    return folder
+
+
+def test_own_graphs_are_learned_chosen_by_or_placed(own_graphs: Path) -> None:
+    plan = chosen_plan("generalise", "small")
+    problems = folder_problems(own_graphs, plan)
+    assert [graph.name for graph in problems.whole] == ["g0", "g1", "g3", "g6", "g7", "g9"]
+    assert [graph.name for graph in problems.validation] == ["g4"]
+    assert [graph.name for graph in problems.test] == ["g2", "g5", "g8"]
+    assert len(problems.training) == plan.granularities * 6
+    for name in ("g2", "g4", "g9"):
+        assert problems.makers[name]() == load_problem(own_graphs / f"{name}.json")
+    finer = problems.makers["g9-granularity-3"]()
+    assert finer.graph == load_problem(own_graphs / "g9.json").graph
+
+
+@pytest.mark.slow
+def test_a_policy_generalises_over_own_graphs(own_graphs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "results"
+    succeed("experiment", "generalise", "--graphs", own_graphs, SMOKE, "-o", folder)
+    page = check_complete(folder, pictures=1, width=1300)
+    assert graphs_of(folder) == {"g2", "g5"}  # as many as the scale has
+    assert page.startswith(f"# Generalisation over {own_graphs}")
+
+
+def test_few_own_graphs_are_refused(tmp_path: Path) -> None:
+    build_profile(tmp_path)
+    line = fail("experiment", "generalise", "--graphs", tmp_path, "-o", tmp_path / "results")
+    assert "expected at least 3 graph files, got 2" in line
+
+
 def test_architectures_are_told_beside_the_paper(tmp_path: Path) -> None:
     folder, usual = tmp_path / "results", preset("paper")
-    succeed("experiment", "architectures", "cifar10", SMOKE, "--graphs=1", "-o", folder)
+    succeed("experiment", "architectures", "cifar10", SMOKE, "--training-graphs=1", "-o", folder)
     page = check_complete(folder, pictures=1)
     for embedding, title, paper in (
         ("message-passing", "Full embedding", "+0.0 %"),

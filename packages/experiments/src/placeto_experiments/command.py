@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from placeto.errors import InputError
 from placeto.progress import clock
 from placeto.texts import counted
 from placeto.trials.folder import PAGE, TRIALS, experiment_folder
@@ -142,8 +143,8 @@ def run_experiment(experiment: Experiment, output: Path, *, jobs: int, force: bo
 def experiment() -> None:
     """Run experiments of the paper, each in a folder.
 
-    The folder has tables, figures and all finished trials. Ctrl-C stops an experiment. The same
-    command resumes it.
+    The folder has tables, figures and all finished trials. If you interrupt an experiment, run the
+    same command again to resume.
 
     \b
     placeto experiment generalise nmt -o results/generalise-nmt --scale smoke
@@ -152,9 +153,16 @@ def experiment() -> None:
 
 
 @experiment.command("generalise", cls=Command)
-@click.argument("family", type=NearestChoice(ALL_FAMILIES))
+@click.argument("family", type=NearestChoice(ALL_FAMILIES), required=False, metavar="[FAMILY]")
+@click.option(
+    "--graphs",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Folder of your own problem and graph files, instead of FAMILY. Every third is for test.  "
+    "[default: FAMILY]",
+)
 @experiment_options("generalise")
-def run_generalise(family: str, plan: Plan) -> Experiment:
+def run_generalise(family: str | None, folder: Path | None, plan: Plan) -> Experiment:
     """Place unseen graphs of FAMILY with a trained policy.
 
     The policy is trained on other graphs. By default on two K80s, at the scale small. FAMILY is
@@ -165,8 +173,11 @@ def run_generalise(family: str, plan: Plan) -> Experiment:
 
     \b
     placeto experiment generalise nmt -o results/generalise-nmt --jobs 2
+    placeto experiment generalise --graphs graphs -o results/generalise-graphs --scale smoke
     """
-    return generalise(family, plan)
+    if (family is None) == (folder is None):
+        raise InputError("generalise: expected FAMILY, or --graphs FOLDER")
+    return generalise(family or str(folder), plan, folder)
 
 
 @experiment.command("traversal", cls=Command)
@@ -241,7 +252,10 @@ def run_table1(own_placers: tuple[str, ...], plan: Plan) -> Experiment:
 # numbers are the most wanted run first.
 EVERYTHING: Mapping[str, tuple[click.Command, Mapping[str, object]]] = {
     "table1": (run_table1, {}),
-    **{f"generalise-{family}": (run_generalise, {"family": family}) for family in FAMILIES},
+    **{
+        f"generalise-{family}": (run_generalise, {"family": family, "folder": None})
+        for family in FAMILIES
+    },
     "traversal": (run_traversal, {}),
     "architectures": (run_architectures, {}),
     "rewards": (run_rewards, {}),
@@ -266,7 +280,7 @@ def run_all(
     """Run the experiments of the paper one after the other.
 
     By default all NAMES run: table1, generalise-nmt, generalise-ptb, generalise-cifar10, traversal,
-    architectures and rewards. An experiment that fails ends the command; the same command resumes.
+    architectures and rewards. An experiment that fails ends the command; run it again to resume.
 
     \b
     placeto experiment all -o results --jobs 2

@@ -1,5 +1,7 @@
 """``placeto experiment generalise``: placements of graphs that a policy was not trained on."""
 
+from pathlib import Path
+
 from placeto.texts import seconds_text, share_text
 from placeto.trials.tables import NOTHING
 from placeto.trials.trials import Experiment, Page, Trial
@@ -11,6 +13,7 @@ from placeto_experiments.paper.pages import (
     paragraphs,
     percent_over,
     ratio_text,
+    reaching_tables,
     spread,
     table,
 )
@@ -22,7 +25,7 @@ from placeto_experiments.paper.placers import (
     place,
     training,
 )
-from placeto_experiments.paper.plan import Plan, family_problems
+from placeto_experiments.paper.plan import Plan, family_problems, folder_problems
 from placeto_graphs import SECONDS_PER_BYTE
 
 ZERO_SHOT = ("placeto-zero-shot", "placeto-zero-shot-sampled", "placeto-zero-shot-refined")
@@ -40,9 +43,12 @@ SEARCHES = (
 FIGURE = "distributions.png"
 
 
-def generalise(family_name: str, plan: Plan) -> Experiment:
-    """Return the experiment on a family: one policy for all graphs, and one for each."""
-    family = family_problems(family_name, plan)
+def generalise(family_name: str, plan: Plan, folder: Path | None = None) -> Experiment:
+    """Return the experiment on a family, or on the graphs of a folder.
+
+    There is one policy for all graphs, and one for each.
+    """
+    family = folder_problems(folder, plan) if folder else family_problems(family_name, plan)
     trained, validation = family.training, family.validation
     trials: list[Trial] = []
     for seed in plan.seeds:
@@ -80,7 +86,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         runtimes=_placer_table(summary),
         rounds=REFINEMENT_ROUNDS,
         plan=plan,
-        reaching=_reaching_table(summary),
+        reaching=reaching_tables(summary, SEARCHES, (*ZERO_SHOT, "placeto-trained"), TITLES),
         training=_training_table(summary),
     )
     return Page(page_paragraphs, {FIGURE: figure})
@@ -130,17 +136,6 @@ def _placer_table(summary: Summary) -> str:
         "|>ratio to lower bound|>out of memory|>evaluations|>CPU seconds",
         map(row, TABLE_LABELS),
     )
-
-
-def _reaching_table(summary: Summary) -> str:
-    def row(search: str, target: str) -> list[str]:
-        share, evaluations, seconds = summary.reached(search, target)
-        cells = [share_text(share), count_text(evaluations), duration_text(seconds)]
-        return [TITLES[search], TITLES[target], *cells]
-
-    targets = (*ZERO_SHOT, "placeto-trained")
-    rows = [row(search, target) for search in SEARCHES for target in targets]
-    return table("search|as fast as|>share|>evaluations|>seconds", rows)
 
 
 def _training_table(summary: Summary) -> str:

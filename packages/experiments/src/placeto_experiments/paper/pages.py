@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from placeto.texts import TextTable, seconds_text
+from placeto.texts import TextTable, seconds_text, share_text
 from placeto.trials.records import Outcome, Placed, evaluations_until
 from placeto.trials.tables import NEVER, NOTHING
 from placeto.trials.trials import Results
@@ -140,6 +140,41 @@ class Summary:
                 reached_at.append((evaluations, evaluations / run.evaluations * run.seconds))
         evaluations, seconds = np.median(reached_at, axis=0).tolist()
         return float(np.isfinite(reached_at)[:, 0].mean()), evaluations, seconds
+
+
+def reaching_tables(
+    summary: Summary,
+    searches: Sequence[str],
+    targets: Sequence[str],
+    titles: Mapping[str, str],
+) -> str:
+    """Return when searches were as fast as other placers at their ends, as three tables.
+
+    A search has a row, and a target a column: the share of graphs and seeds on which it was, and
+    the median evaluations and seconds until then.
+    """
+    reached = {
+        (search, target): summary.reached(search, target)
+        for search in searches
+        for target in targets
+        if search != target
+    }
+    texts = {"Share": share_text, "Evaluations": count_text, "CPU seconds": duration_text}
+    sections = []
+    for index, (title, text_of) in enumerate(texts.items()):
+        rows = [
+            [
+                titles[search],
+                *(
+                    text_of(reached[search, target][index]) if search != target else ""
+                    for target in targets
+                ),
+            ]
+            for search in searches
+        ]
+        heads = "|>".join(["search", *(titles[target] for target in targets)])
+        sections += [f"{title} until as fast as", table(heads, rows)]
+    return "\n\n".join(sections)
 
 
 def distributions_figure(

@@ -1,6 +1,6 @@
 """Plan of an experiment: its scale and all else that the user chose, and its problems."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from placeto.outputs import file_name
 from placeto.placing.placers import NARROW_RNN
 from placeto.problems.making import make_problem, regrouped
 from placeto.problems.options import GroupingOptions, SourceOptions, group_counts, read_cluster
-from placeto.problems.sources import load_source
+from placeto.problems.sources import files_of_sources, load_source
 from placeto.training.settings import changed_fields, parse_settings
 from placeto.trials.trials import Graph
 from placeto_baselines import RnnSettings
@@ -30,7 +30,7 @@ SCALE_NAMES = ("smoke", "small", "full")
 # Numbers of an experiment, and the help of their options.
 NUMBERS = {
     "seeds": "Number of seeds of everything that draws at random.",
-    "graphs": "Number of graphs, or orders of one, to train a policy on.",
+    "training_graphs": "Number of graphs, or orders of one, to train a policy on.",
     "test_graphs": "Number of other graphs, or orders, to test it on.",
     "granularities": "Number of levels of each graph to train a policy on, with more and "
     "fewer groups.",
@@ -89,7 +89,7 @@ class Plan:
 
     scale: str
     seeds: range
-    graphs: int  # largest number of graphs (or orders of one) to train a policy on
+    training_graphs: int  # largest number of graphs (or orders of one) to train a policy on
     test_graphs: int  # largest number of other graphs to test it on
     granularities: int  # the first is that of the graphs to place
     updates: int  # updates of the training of a shared policy
@@ -205,7 +205,7 @@ def family_problems(name: str, plan: Plan) -> FamilyProblems:
         family_name, _, index = member.rpartition("-")
         return source_maker(f"{family_name}:{index}", plan, **options)
 
-    whole = {member.name: maker(member.name) for member in chosen.training[: plan.graphs]}
+    whole = {member.name: maker(member.name) for member in chosen.training[: plan.training_graphs]}
     granularities = {
         f"{member}-granularity-{index}": maker(member, granularity=index)
         for member in whole
@@ -221,9 +221,48 @@ def family_problems(name: str, plan: Plan) -> FamilyProblems:
     ]
     validation = {
         f"{member}-to-choose-by": maker(member, family_seed=FAMILY_SEED_TO_CHOOSE_BY)
-        for member in new_names[: min(GRAPHS_TO_CHOOSE_BY, plan.graphs)]
+        for member in new_names[: min(GRAPHS_TO_CHOOSE_BY, plan.training_graphs)]
     }
     test = {member.name: maker(member.name) for member in chosen.test[: plan.test_graphs]}
+    return FamilyProblems(
+        training=tuple(map(Graph, [*whole, *granularities])),
+        whole=tuple(map(Graph, whole)),
+        validation=tuple(map(Graph, validation)),
+        test=tuple(map(Graph, test)),
+        makers={**whole, **granularities, **validation, **test},
+    )
+
+
+def folder_problems(folder: Path, plan: Plan) -> FamilyProblems:
+    """Return the problems of a user's own graph files, as many as the plan has.
+
+    In the order of their names, every third is for test. Of the others every fourth chooses the
+    policy, and the rest is learned.
+    """
+    files = [text for text, _ in files_of_sources([str(folder)])]
+    test_files, other_files = files[2::3], [*files]
+    for file in test_files:
+        other_files.remove(file)
+    validation_files = other_files[3::4]
+    training_files = [file for file in other_files if file not in validation_files]
+    if not test_files:
+        raise InputError(f"--graphs {folder}: expected at least 3 graph files, got {len(files)}")
+    names: dict[str, str] = {}
+    for file in files:
+        names[file] = file_name(name_of(file), names.values())
+
+    def makers(chosen: Sequence[str], granularity: int = 0) -> dict[str, Maker]:
+        suffix = f"-granularity-{granularity}" if granularity else ""
+        return {
+            f"{names[file]}{suffix}": source_maker(file, plan, granularity=granularity)
+            for file in chosen
+        }
+
+    whole = makers(training_files[: plan.training_graphs])
+    granularities: dict[str, Maker] = {}
+    for index in range(1, plan.granularities):
+        granularities |= makers(training_files[: plan.training_graphs], index)
+    validation, test = makers(validation_files), makers(test_files[: plan.test_graphs])
     return FamilyProblems(
         training=tuple(map(Graph, [*whole, *granularities])),
         whole=tuple(map(Graph, whole)),

@@ -1,7 +1,7 @@
 """``placeto experiment table1``: every placer on the six problems of the paper's table 1."""
 
 from collections.abc import Collection, Mapping, Sequence
-from math import isinf, isnan, nan
+from math import isnan, nan
 
 from placeto.placing.placers import PLACERS, placer_spec
 from placeto.texts import share_text
@@ -10,7 +10,6 @@ from placeto.trials.records import Placed, Problem
 from placeto.trials.tables import (
     FITTED_MARK,
     MEDIANS,
-    NEVER,
     NOTHING,
     SEARCH_COLUMNS,
     TABLE_1,
@@ -23,8 +22,8 @@ from placeto_baselines import Limits
 from placeto_experiments.paper.pages import (
     Summary,
     count_text,
-    duration_text,
     paragraphs,
+    reaching_tables,
     table,
 )
 from placeto_experiments.paper.plan import PAPER_EVALUATIONS, Plan, source_maker
@@ -113,7 +112,7 @@ def _page(comparison: Comparison, results: Results, plan: Plan) -> Page:
         "table1",
         runtimes=_runtime_table(reports, papers, fitted),
         medians=MEDIANS,
-        evaluations=_search_table(reports, papers),
+        evaluations=_search_tables(reports, papers),
         columns=SEARCH_COLUMNS,
         budgets=", ".join(f"{title} {budget:,}" for title, budget in budgets if budget),
         episodes=_episode_table(reports, papers, comparison.budgets),
@@ -142,20 +141,20 @@ def _runtime_table(
     return table("|".join(simulated.columns), rows)
 
 
-def _search_table(reports: Mapping[str, Problem], papers: Mapping[str, PaperRow]) -> str:
-    """Return evaluations and seconds, with a row of the paper's Placeto and one of its RNN."""
-    simulated = search_table(list(reports.values()), SEARCHED)
-    rows: list[Sequence[str]] = []
-    for index, name in enumerate(reports):
-        row = papers[name]
+def _search_tables(reports: Mapping[str, Problem], papers: Mapping[str, PaperRow]) -> str:
+    """Return evaluations and seconds, a table for each problem, with the rows of the paper."""
+    sections = []
+    for name, report in reports.items():
+        row, simulated = papers[name], search_table([report], SEARCHED)
         reduction, factor = share_text(row.reduction), f"{row.speed_up:.2f}"
         placeto, rnn = f"{row.placeto_evaluations:,}", f"{row.rnn_evaluations:,}"
-        rows += [
+        rows: list[Sequence[str]] = [
             [row.title, "Placeto", f"{row.placeto:g}", reduction, placeto, factor, "", ""],
             [row.title, "RNN", f"{row.rnn:g}", "", rnn, "", "", ""],
-            *simulated.rows[index * len(SEARCHED) : (index + 1) * len(SEARCHED)],
+            *simulated.rows,
         ]
-    return table("|".join(simulated.columns), rows)
+        sections.append(table("|".join(simulated.columns), rows))
+    return "\n\n".join(sections)
 
 
 def _episode_table(
@@ -200,28 +199,10 @@ def _searches(comparison: Comparison, results: Results) -> str:
     if not names:
         return ""
     summary = Summary(results, names, seeds)
+    titles = {name: PLACERS[name].title for name in SEARCHES}
     page_paragraphs = paragraphs(
         "table1-searches",
-        reaching=_reaching_table(summary),
+        reaching=reaching_tables(summary, SEARCHES, SEARCHES, titles),
         problems=", ".join(names),
     )
     return "\n\n".join(page_paragraphs)
-
-
-def _reaching_table(summary: Summary) -> str:
-    def cell(search: str, target: str) -> str:
-        share, evaluations, seconds = summary.reached(search, target)
-        if isinf(evaluations):
-            return f"{share_text(share)}: {NEVER}"
-        text = f"{share_text(share)}: {count_text(evaluations)}"
-        if search != "pretrained":
-            # A rollout counts as one evaluation, a round of coordinate descent as many.
-            text += f", {duration_text(seconds)}"
-        return text
-
-    titles = [PLACERS[name].title for name in SEARCHES]
-    rows = [
-        [title, *(cell(search, target) for target in SEARCHES)]
-        for search, title in zip(SEARCHES, titles, strict=True)
-    ]
-    return table("|>as fast as ".join(["search", *titles]), rows)

@@ -41,10 +41,10 @@ def traversal(source: str, plan: Plan) -> Experiment:
     """
     name = name_of(source)
     usual_order = Graph(name)
-    training_orders = tuple(Graph(name, order) for order in range(plan.graphs))
-    unseen = [Graph(name, plan.graphs + order) for order in range(plan.test_graphs)]
+    training_orders = tuple(Graph(name, order) for order in range(plan.training_graphs))
+    unseen = [Graph(name, plan.training_graphs + order) for order in range(plan.test_graphs)]
     # As many evaluations of the one order as of all orders of the other RNN.
-    evaluations = plan.graphs * plan.rnn_settings.evaluations
+    evaluations = plan.training_graphs * plan.rnn_settings.evaluations
     alone = replace(plan, rnn_settings=replace(plan.rnn_settings, evaluations=evaluations))
     trials = [
         training(policy, training_orders, settings, seed)
