@@ -144,6 +144,18 @@ def test_names_cannot_end_the_element_that_holds_them(tmp_path: Path) -> None:
     assert json.loads(embedded_json(HOSTILE)) == list(HOSTILE)
 
 
+def test_each_placer_of_a_comparison_has_a_curve(tmp_path: Path) -> None:
+    problem = build_profile(tmp_path)
+    placers = ["--placers=single,heft,random", "--max-evaluations=30"]
+    succeed("compare", problem, *placers, "-o", tmp_path / "results")
+    (report,) = data_of(tmp_path / "results" / "report.html")["problems"]
+    ends = {placer["title"]: placer["curve"][-1] for placer in report["placers"]}
+    assert [ends[title][0] for title in ("HEFT", "Random")] == [1, 30]
+    assert {title: end[1] for title, end in ends.items()} == {
+        placer["title"]: placer["runtime"] for placer in report["placers"]
+    }
+
+
 @pytest.mark.slow
 @in_a_browser
 def test_names_do_not_run_on_the_page_of_a_comparison(tmp_path: Path, tab: Tab) -> None:

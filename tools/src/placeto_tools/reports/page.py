@@ -18,12 +18,13 @@ from placeto_baselines import bound_parts
 from placeto_graphs import Phase, PlacementProblem
 from placeto_simulator import Simulator, Timeline
 from placeto_tools import __version__
-from placeto_tools.plots import colour, layered_positions
+from placeto_tools.plots import COLOURS, colour, layered_positions
 
 Report = dict[str, Any]
 MOST_GROUPS = 4_096  # of a level that is drawn, unless there is no other
 NAMED = 6  # op types or scopes of a group; the others are counted
 CHUNKS = 1_000  # of a curve of memory that has more points than can be seen
+COLOURS_OF_CURVES = tuple(hue for hue in COLOURS if hue != "#000000")  # seen on a dark page, too
 DIGITS = 7  # of the runtime: what is below cannot be seen, and makes the file larger
 
 
@@ -97,6 +98,7 @@ def problem_report(
         "links": list(cluster.link_names),
         "kinds": [*(phase.name.lower() for phase in Phase), "transfer"],
         "kind_colours": [colour(index) for index in range(len(Phase) + 1)],
+        "curve_colours": list(COLOURS_OF_CURVES),
         "op_names": list(graph.op_names),
         "op_types": list(graph.op_types),
         "op_phases": graph.phases,

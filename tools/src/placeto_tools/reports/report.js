@@ -183,6 +183,7 @@ function draw_graph() {
     if (row !== undefined && level + 1 < problem.levels.length) open(visible[row]);
   });
   plot.left[0].visible = false;
+  plot.below[0].ticker = new Bokeh.FixedTicker({ticks: []}); // numbers of layers say nothing
   legend(devices, visible);
   return put("graph", plot);
 }
@@ -359,13 +360,13 @@ function draw_path(placer) {
     rows.slice(0, 20).map(([kind, name, where, start, long]) => [kind, name, where, seconds(start), seconds(long)]));
 }
 
-// The curves of searches, and the bound below them.
+// The curves of all placers, each to a dot at its end, and the bound below them.
 function draw_curves() {
-  const searched = problem.placers.filter(placer => placer.curve.length);
+  const searched = problem.placers.filter(placer => placer.curve.some(row => row[1] !== null));
   const bound = Math.max(0, ...Object.values(problem.bounds));
   const by_time = searched.filter(placer => placer.seconds && placer.evaluations);
   if (!searched.length) {
-    at("curves").textContent = "No search was among the placers.";
+    at("curves").textContent = "Placements of files have no curves; a comparison of placers has.";
     return put_nothing("curves");
   }
   const one = (label, placers, scale) => {
@@ -373,13 +374,18 @@ function draw_curves() {
       "pan,wheel_zoom,box_zoom");
     placers.forEach((placer, index) => {
       const known = placer.curve.filter(row => row[1] !== null);
-      const device = problem.kind_colours[index % problem.kind_colours.length];
-      plot.step(known.map(row => row[0] * scale(placer)), known.map(row => row[1]),
-        "after", {line_color: device, line_width: 2, legend_label: placer.title});
+      const colour = problem.curve_colours[index % problem.curve_colours.length];
+      const x = known.map(row => row[0] * scale(placer)), y = known.map(row => row[1]);
+      plot.step(x, y, "after", {line_color: colour, line_width: 2, legend_label: placer.title});
+      plot.scatter(x.slice(-1), y.slice(-1), {size: 7, color: colour, legend_label: placer.title});
     });
-    if (bound > 0) plot.add_layout(new Bokeh.Span(
-      {location: bound, dimension: "width", line_color: INK, line_dash: "dashed"}));
+    const ends = placers.map(placer => placer.curve[placer.curve.length - 1][0] * scale(placer));
+    if (bound > 0) plot.line([0, Math.max(...ends)], [bound, bound],
+      {line_color: INK, line_dash: "dashed", line_width: 2, legend_label: "lower bound"});
     styled_legend(plot);
+    plot.legend.setv({
+      orientation: "vertical", ncols: Math.ceil(placers.length / 8), location: "top_right", click_policy: "hide",
+    });
     return plot;
   };
   const plots = [one("placements evaluated", searched, () => 1)];
