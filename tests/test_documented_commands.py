@@ -8,6 +8,7 @@ option is given twice the last one counts. Experiments run in packages/experimen
 
 import importlib.util
 import re
+import runpy
 import shlex
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ PAGES = sorted(page for pattern in SHOWING for page in Path().glob(pattern))
 # minutes even at its shortest: comparisons of the largest models, and the check of ninety others.
 RUN = (
     *("docs/exporting.md", "docs/measuring.md", "docs/models.md", "docs/placing.md"),
-    *("docs/serving.md", "docs/training.md", "tools/README.md"),
+    *("docs/own-graphs.md", "docs/serving.md", "docs/training.md", "tools/README.md"),
 )
 # Pages whose large models my_model.py of the tutorial stands in for.
 WITH_LARGE_MODELS = ("docs/placing.md", "docs/training.md")
@@ -137,11 +138,18 @@ def test_the_lines_of_a_page_run(
 ) -> None:
     page = Path(name).resolve()
     model = blocks(Path("docs/tutorial.md"), "python")[0].replace("width=1024", "width=32")
+    placer = blocks(Path("docs/write-a-placer.md"), "python")[0]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "my_model", raising=False)  # other tests have one, too
     Path("my_model.py").write_text(model)
     write_tables(page)
+    for block in blocks(page, "python"):
+        named = re.match(r"# (\w+\.py)\n", block)
+        if named:  # a script that the page lets its reader run
+            Path(named[1]).write_text(block)
+            runpy.run_path(named[1])
+    Path("coordinate_descent.py").write_text(placer)
     config = {**CONFIGS["llama"], "max_position_embeddings": 8192}
     write_gguf(Path("model.gguf"), "llama", config)
     preparations = [shlex.split(line)[1:] for line in BEFORE.get(name, [])]
