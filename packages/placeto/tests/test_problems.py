@@ -376,3 +376,21 @@ def test_a_policy_learns_pinned_problems_at_all_granularities(tmp_path: Path) ->
         devices = [set(np.flatnonzero(row)) for row in np.isfinite(problem.compute_time)]
         of_scope = dict(zip(problem.graph.scopes, devices, strict=True))
         assert (of_scope["a.0"], of_scope["a.1"]) == ({1}, {2})
+
+
+def test_more_devices_of_the_kinds_of_a_file_take_its_times(tmp_path: Path) -> None:
+    graph = from_networkx(nx.DiGraph([("a", "b")]))
+    seconds = np.array([[1.0, 3.0, 3.0], [2.0, 5.0, 5.0]])
+    path = tmp_path / "problem.json"
+    problem = PlacementProblem(
+        graph=graph, cluster=parse_cluster("1xcpu+2xv100"), compute_time=seconds
+    )
+    save_problem(problem, path)
+    larger = read_problem(path, cluster="1xcpu+3xv100")
+    assert larger.compute_time.tolist() == [[1.0, 3.0, 3.0, 3.0], [2.0, 5.0, 5.0, 5.0]]
+    with pytest.raises(ValueError, match="expected a known type, FLOPs, bytes or measured times"):
+        read_problem(path, cluster="1xcpu+1xk80")
+    pinned = Restrictions((("a", "v100:0"),)).applied(problem)
+    save_problem(pinned, path)
+    with pytest.raises(ValueError, match="expected a known type"):  # whose times differ by device
+        read_problem(path, cluster="1xcpu+3xv100")

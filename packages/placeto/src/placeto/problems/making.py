@@ -78,7 +78,7 @@ def make_problem(
         devices = cluster or parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}")
         if source_problem is not None and source_problem.cluster.queue == "backward-first":
             devices = replace(devices, queue="backward-first")  # as of micro-batches
-        seconds = compute_times(source.graph, devices)
+        seconds = _times_of_source(source, devices)
         problem = PlacementProblem(
             graph=source.graph, cluster=devices, compute_time=seconds, **groups
         )
@@ -90,6 +90,22 @@ def make_problem(
     with warnings.catch_warnings():  # what there is to say of its ops has been said
         warnings.simplefilter("ignore")
         return replace(whole, compute_time=compute_times(whole.graph, whole.cluster))
+
+
+def _times_of_source(source: Source, cluster: Cluster) -> NDArray[np.float64]:
+    """Return float64[V, D], the seconds of each op: those of the source for kinds that it has.
+
+    A graph of a user's own may have times and nothing to compute others from.
+    """
+    problem = source.problem
+    if problem is not None and problem.cluster.kinds == cluster.kinds:
+        columns: dict[str, NDArray[np.float64]] = {}
+        for device, seconds in zip(problem.cluster.devices, problem.compute_time.T, strict=True):
+            if not np.array_equal(columns.setdefault(device.kind, seconds), seconds):
+                return compute_times(source.graph, cluster)  # one of them is barred
+        if columns.keys() >= {device.kind for device in cluster.devices}:
+            return np.stack([columns[device.kind] for device in cluster.devices], axis=1)
+    return compute_times(source.graph, cluster)
 
 
 def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:
