@@ -134,10 +134,10 @@ def test_gradients_of_the_step_before_are_there_once_for_all_micro_batches() -> 
 def test_micro_batches_add_up_gradients_in_place() -> None:
     model, batch, target = perceptron(256, 256, 256, 256, rows=12)
     optimizer = partial(torch.optim.SGD, lr=0.1)
-    inputs, targets = batch[0].split(4), target.split(4)
+    inputs, targets = torch.split(batch[0], 4), torch.split(target, 4)
     weights = dict(model.named_parameters())
 
-    def accumulate(name: str, leaf: torch.Tensor) -> None:
+    def accumulate(name: str, leaf: Any) -> None:
         """Add to a gradient in place, as autograd does where no mode watches it."""
         weight = weights[name]
         if weight.grad is None:
@@ -150,10 +150,13 @@ def test_micro_batches_add_up_gradients_in_place() -> None:
         update = optimizer(weights.values())
         update.zero_grad()
         for micro_batch, expected in zip(inputs, targets, strict=True):
-            leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+            leaves: dict[str, Any] = {
+                name: weight.detach().requires_grad_() for name, weight in weights.items()
+            }
             for name, leaf in leaves.items():
                 leaf.register_post_accumulate_grad_hook(partial(accumulate, name))
-            squares(functional_call(model, leaves, (micro_batch,)), expected).backward()
+            loss: Any = squares(functional_call(model, leaves, (micro_batch,)), expected)
+            loss.backward()
         update.step()
 
     measured = _peak(train, [weights, batch, target])

@@ -43,9 +43,11 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is aten._local_scalar_dense.default and args[0].is_meta:
             return 1.0
         outputs = func(*args, **kwargs)
-        packet, written, read = func.overloadpacket, {}, {}
+        packet = func.overloadpacket
         if packet in ALLOCATED:
             return outputs
+        written: dict[int, torch.Tensor] = {}
+        read: dict[int, torch.Tensor] = {}
         for argument, value in zip(func._schema.arguments, (*args, *kwargs.values()), strict=False):
             tensors = {id(x): x for x in tree_leaves(value) if isinstance(x, torch.Tensor)}
             is_written = argument.alias_info is not None and argument.alias_info.is_write
@@ -98,7 +100,9 @@ OPTIMIZERS: dict[str, Factory] = {
     "AdamW with all moments": partial(optim.AdamW, amsgrad=True),
     "centered RMSprop": partial(optim.RMSprop, centered=True, momentum=0.9),
 }
-FUSED = "SGD", "SGD with momentum", "Adagrad", "Adam", "AdamW", "AdamW with all moments"
+# Those that may be fused, with the number of tensors of their state.
+FUSED = {"SGD": 0, "SGD with momentum": 1, "Adagrad": 1, "Adam": 2, "AdamW": 2}
+FUSED |= {"AdamW with all moments": 3}
 BY_DEFAULT_ONE_BY_ONE = {"Adafactor"}
 # A number of the host that is copied to the GPU is an op of its own here.
 COPIED_NUMBERS = {("ASGD", True): 1}
@@ -118,24 +122,21 @@ def test_an_update_moves_and_launches_what_it_does_in_pytorch(name: str, foreach
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_updates_are_by_default_those_of_pytorch_for_a_target(name: str) -> None:
     is_listed = name not in BY_DEFAULT_ONE_BY_ONE
-    for target, foreach in (("gpu", is_listed), ("cpu", False)):
+    defaults: dict[Target, bool] = {"gpu": is_listed, "cpu": False}
+    for target, foreach in defaults.items():
         by_default, _ = captured_updates(OPTIMIZERS[name], target)
         explicit, _ = captured_updates(partial(OPTIMIZERS[name], foreach=foreach), target)
         assert by_default == explicit
 
 
-@pytest.mark.parametrize("name", FUSED)
-def test_a_fused_update_is_one_pass_in_one_launch(name: str) -> None:
+@pytest.mark.parametrize(("name", "num_states"), FUSED.items())
+def test_a_fused_update_is_one_pass_in_one_launch(name: str, num_states: int) -> None:
     graph, updates = captured_updates(partial(OPTIMIZERS[name], fused=True))
     assert len(updates) == 1
-    names = ["weight", *(["momentum", "second", "third"][: NUM_STATES[name]])]
-    read, written = len(names) + 1, len(names)  # the gradient is read alone
+    read, written = 2 + num_states, 1 + num_states  # the gradient is read alone
     expected = pytest.approx(4 * (read + written), abs=0.1)
     assert graph.bytes_accessed[updates].sum() / (ROWS * COLUMNS) == expected
     assert graph.workspace_bytes.sum() == 0
-
-
-NUM_STATES = dict(zip(FUSED, (0, 1, 1, 2, 2, 3), strict=True))
 
 
 # Per number of float32: what each function of `torch._foreach` reads and writes, added up by hand.

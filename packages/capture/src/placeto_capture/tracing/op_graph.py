@@ -150,9 +150,8 @@ class TensorsOfTrace:
         """Return the tensors that a call reads."""
         tensors: list[int] = []
         for storage in (*call.reads, *call.writes):
-            for places in (self._homes, self._first_of_update):
-                if storage in places:
-                    tensors.append(places[storage])
+            places = self._homes, self._first_of_update
+            tensors += [place[storage] for place in places if storage in place]
             if storage in looked_at and storage in self._current:
                 tensors.append(self._current[storage])
         return [*dict.fromkeys(tensors)]
