@@ -221,6 +221,22 @@ def test_a_model_in_micro_batches_is_captured_with_one_of_them(tmp_path: Path) -
     np.testing.assert_allclose(problem.compute_time[:, 0], cost_model(problem.graph, "k80"))
 
 
+def test_a_model_in_copies_is_captured_with_a_part_of_the_batch_for_each(tmp_path: Path) -> None:
+    path = tmp_path / "nmt.json"
+    problem = built(path, "nmt-2", *SMALL_NMT, "--copies=2")
+    part = load_model_graph("nmt-2", batch_size=2, steps=3, units=8, vocabulary_size=20)
+    assert problem.graph.op_names[: part.num_ops] == tuple(f"{name}#0" for name in part.op_names)
+    assert (problem.graph.flops[: part.num_ops] == part.flops).all()
+    assert "placeto.sum_copies" in problem.graph.op_types
+    # Also of sums of copies, the time is what the cost model says.
+    np.testing.assert_allclose(problem.compute_time[:, 0], cost_model(problem.graph, "k80"))
+    shards = built(path, "nmt-2", *SMALL_NMT, "--copies=2", "--shard")
+    assert "placeto.shard" in shards.graph.op_types
+    output = ("-o", tmp_path / "no.json")
+    error = fail("build", "nmt-2", *SMALL_NMT, "--cluster=3xk80", "--copies=3", *output)
+    assert "--copies: expected a number that divides the batch size 4 of nmt-2" in error
+
+
 def test_a_profile_becomes_a_problem_that_is_divided_on_any_devices(tmp_path: Path) -> None:
     path, profiled = build_profile(tmp_path), tmp_path / "graph.txt"
     whole, graph = load_problem(path), load_pipedream_profile(profiled)

@@ -11,11 +11,12 @@ import pytest
 from torch import nn
 
 from placeto.errors import InputError
-from placeto.placing.place_problem import PlaceSettings
+from placeto.placing.place_problem import PlaceSettings, place_scheduled
 from placeto.placing.placers import make_placer
 from placeto.placing.reports import precision_text
 from placeto.problems.making import (
     make_problem,
+    placement_by_copies,
     read_problem,
     read_training_problems,
     runnable_problem,
@@ -24,6 +25,7 @@ from placeto.problems.making import (
 from placeto.problems.options import ProblemOptions, SourceOptions, read_cluster
 from placeto.problems.restrictions import Restrictions
 from placeto.problems.sources import load_source, most_micro_batches, source_model
+from placeto.progress import PlainProgress
 from placeto.trials.placing_tasks import on_a_cpu
 from placeto_capture import cost_model
 from placeto_execution.devices import RealDevices
@@ -31,14 +33,18 @@ from placeto_graphs import (
     DEVICE_KINDS,
     GraphError,
     PlacementProblem,
+    copied,
     from_networkx,
     grouping_of_labels,
     load_dnn_partitioning,
     load_problem,
+    micro_batched_problem,
     parse_cluster,
+    parts_of_batch,
     save_cluster,
     save_graph,
     save_problem,
+    sharded,
 )
 from placeto_simulator import Simulator
 from placeto_workloads import MODELS, family
@@ -76,6 +82,54 @@ def test_a_model_has_its_rules_and_a_part_of_its_batch() -> None:
     assert 6 in shapes[0]
     assert 2 in shapes[1]
     assert 6 not in shapes[1]
+
+
+def step_file(folder: Path) -> Path:
+    """Write the graph of a layer that takes 0.5 s forward and backward, with its update."""
+    step = nx.DiGraph([("images", "layer"), ("weights", "layer"), ("layer", "gradient")])
+    for name, phase, seconds in (
+        *(("images", 0, 0.0), ("weights", 0, 0.0), ("layer", 0, 0.5)),
+        *(("gradient", 1, 0.5), ("update", 2, 0.01)),
+    ):
+        step.add_node(name, phase=phase, measured_time={"k80": seconds})
+    step.add_node("weights", parameter_bytes=64)
+    step.add_edge("gradient", "update", bytes=64)
+    save_graph(from_networkx(step), folder / "step.json")
+    return folder / "step.json"
+
+
+def test_copies_share_the_batch_and_are_in_the_machines_of_their_devices(tmp_path: Path) -> None:
+    path, cluster = step_file(tmp_path), "2x(2xk80)"
+    whole = read_problem(path, cluster)
+    parts = parts_of_batch(whole, [1, 1])
+    assert read_problem(path, cluster, copies=2) == copied(parts, machines=[0, 1])
+    assert read_problem(path, cluster, copies=2, shard=True) == sharded(parts, machines=[0, 1])
+    quarters = parts_of_batch(whole, [1] * 4)
+    in_parts = [micro_batched_problem(part, 2) for part in quarters]
+    problem = read_problem(path, cluster, copies=4, micro_batches=2)
+    assert problem == copied(in_parts, machines=[0, 0, 1, 1])
+    with pytest.raises(InputError, match=r"^--copies: expected at most 4, one for each device"):
+        read_problem(path, cluster, copies=5)
+    with pytest.raises(InputError, match=r"^--shard: needs --copies of at least 2$"):
+        read_problem(path, cluster, shard=True)
+    with pytest.raises(InputError, match=r"^copies: expected at least 1, got 0$"):
+        read_problem(path, cluster, copies=0)
+
+
+def test_a_search_begins_with_each_copy_on_its_first_device(tmp_path: Path) -> None:
+    path = step_file(tmp_path)
+    problem = read_problem(path, "4xk80", copies=2)
+    start = placement_by_copies(problem)
+    assert start is not None
+    of_copy = [int(name.rpartition("#")[2]) for name in problem.graph.op_names]
+    assert start.tolist() == [2 * copy for copy in of_copy]
+    assert placement_by_copies(read_problem(path, "4xk80")) is None
+    on_one = replace(
+        problem, cluster=parse_cluster("1xk80"), compute_time=problem.compute_time[:, :1]
+    )
+    assert placement_by_copies(on_one) is None
+    placed = place_scheduled(problem, None, PlaceSettings(max_evaluations=1), PlainProgress(None))
+    assert placed.problem.expand(placed.result.placement).tolist() == start.tolist()
 
 
 def test_gpus_are_of_a_kind_and_autocast_decides_the_precision(tmp_path: Path) -> None:

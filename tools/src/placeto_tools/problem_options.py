@@ -150,6 +150,17 @@ micro_batches_option = number_option(
     help="Number of micro-batches of a step, as in GPipe. A model is captured with a micro-batch "
     "as its batch; the ops of a file are divided.",
 )
+copies_option = number_option(
+    "--copies",
+    default=1,
+    help="Number of copies of the model, each with an equal part of the batch, which sum their "
+    "gradients (data parallel).",
+)
+shard_option = click.option(
+    "--shard",
+    is_flag=True,
+    help="Divide weights, gradients and optimizer state among the copies (FSDP).",
+)
 schedule_option = click.option(
     "--schedule",
     type=NearestChoice(SCHEDULES),
@@ -224,6 +235,8 @@ problem_options = gathered(
     link_option,
     source_options,
     micro_batches_option,
+    copies_option,
+    shard_option,
     grouping_options,
     restriction_options,
 )

@@ -32,6 +32,7 @@ from placeto.placing.placers import (
     warm_up,
     warm_up_evaluator,
 )
+from placeto.problems.making import placement_by_copies
 from placeto.progress import Progress, StopRequest, cpu_seconds, progress_text, time_left_text
 from placeto_baselines import Choice, LayerChain, Limits, PortfolioSearch, bounds_in_turn
 from placeto_baselines.placement_trials import (
@@ -393,7 +394,8 @@ def place_scheduled(
     evaluator = replace(settings.evaluator, schedule=schedule)
     if schedule != ONE_F_ONE_B:
         anywhere = np.zeros(problem.num_groups, np.int32)
-        return place_problem(evaluator.scheduled(problem, anywhere), settings, progress)
+        start = placement_by_copies(problem)
+        return place_problem(evaluator.scheduled(problem, anywhere), settings, progress, start)
     finest = problem if settings.keeps_groups else search_problem(problem)
     chain = LayerChain(finest, evaluator.of_stages(finest), layers_of_groups(finest)[0])
     max_chains: float = evaluator.num_chains(problem)

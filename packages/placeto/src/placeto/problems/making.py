@@ -1,6 +1,7 @@
 """From a source to a problem: the cluster, the times of ops on it, the groups; and its step."""
 
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
@@ -36,19 +37,23 @@ from placeto_graphs import (
     OpGraph,
     PlacementProblem,
     colocate,
+    copied,
     load_problem,
     measured_compute_time,
     merge_and_colocate,
     micro_batched_problem,
     names_of_rules,
     parse_cluster,
+    parts_of_batch,
     repeat_micro_batch_problem,
+    sharded,
 )
 
 if TYPE_CHECKING:
     from placeto_execution.devices import RealDevices
 
 DEFAULT_NUM_GPUS = 2
+COPY = re.compile(r".*#([0-9]{1,4})", re.DOTALL)  # name of a group of a copy
 
 
 def kinds_text(cluster: Cluster) -> str:
@@ -68,9 +73,16 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
 
 
 def make_problem(
-    source: Source, cluster: Cluster | None = None, grouping: GroupingOptions | None = None
+    source: Source,
+    cluster: Cluster | None = None,
+    grouping: GroupingOptions | None = None,
+    *,
+    is_sharded: bool = False,
 ) -> PlacementProblem:
-    """Return the problem of a source in its micro-batches, by default on its own devices."""
+    """Return the problem of a source in its micro-batches and copies.
+
+    By default it is on the devices of the source. If it is sharded, the copies divide the weights.
+    """
     source_problem, groups = source.problem, _groups(source, grouping or GroupingOptions())
     if source_problem is not None and cluster is None:
         problem = replace(source_problem, **groups)
@@ -82,10 +94,15 @@ def make_problem(
         problem = PlacementProblem(
             graph=source.graph, cluster=devices, compute_time=seconds, **groups
         )
-    if not source.is_micro_batch:
-        return micro_batched_problem(problem, source.micro_batches)
-    whole = repeat_micro_batch_problem(problem, source.micro_batches)
-    if source.micro_batches == 1 or whole.graph.measured_time:
+    if source.is_micro_batch:
+        copy = repeat_micro_batch_problem(problem, source.micro_batches)
+    else:
+        if source.copies > 1:
+            problem = parts_of_batch(problem, [1] * source.copies)[0]
+        copy = micro_batched_problem(problem, source.micro_batches)
+    machines = copy.cluster.machine[devices_of_copies(copy.cluster, source.copies)].tolist()
+    whole = (sharded if is_sharded else copied)([copy] * source.copies, machines=machines)
+    if whole is problem or whole.graph.measured_time or not source.is_micro_batch:
         return whole
     with warnings.catch_warnings():  # what there is to say of its ops has been said
         warnings.simplefilter("ignore")
@@ -106,6 +123,28 @@ def _times_of_source(source: Source, cluster: Cluster) -> NDArray[np.float64]:
         if columns.keys() >= {device.kind for device in cluster.devices}:
             return np.stack([columns[device.kind] for device in cluster.devices], axis=1)
     return compute_times(source.graph, cluster)
+
+
+def devices_of_copies(cluster: Cluster, copies: int) -> NDArray[np.intp]:
+    """Return the first device of each copy, if each has as many of the accelerators."""
+    devices = cluster.accelerators
+    if copies > len(devices):
+        raise InputError(
+            f"--copies: expected at most {len(devices)}, one for each device, got {copies}"
+        )
+    return devices[np.arange(copies) * len(devices) // copies]
+
+
+def placement_by_copies(problem: PlacementProblem) -> NDArray[np.int32] | None:
+    """Return int32[V], each copy of a step on its first device; None if there are no copies."""
+    matches = [COPY.fullmatch(name) for name in problem.grouping.group_names]
+    copy = np.array([int(match[1]) for match in matches if match])
+    most_copies = len(problem.cluster.accelerators)
+    if len(copy) < len(matches) or copy.max() >= most_copies:
+        return None
+    first_devices = devices_of_copies(problem.cluster, int(copy.max()) + 1)
+    start: NDArray[np.int32] = first_devices[copy][problem.grouping.group_of].astype(np.int32)
+    return start
 
 
 def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:
@@ -131,7 +170,7 @@ def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:
 
 def read_source(text: str, options: ProblemOptions) -> Source:
     """Return the source of a name, with the sizes and devices of the options."""
-    return load_source(text, options.choice, options.micro_batches, options.target)
+    return load_source(text, options.choice, options.micro_batches, options.target, options.copies)
 
 
 def problem_of(source: Source, options: ProblemOptions) -> PlacementProblem:
@@ -142,7 +181,8 @@ def problem_of(source: Source, options: ProblemOptions) -> PlacementProblem:
             raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
         spec = f"{options.gpus or DEFAULT_NUM_GPUS}x{options.gpu_kind or source.kind}"
         devices = parse_cluster(spec, link=options.link)
-    return options.restrictions.applied(make_problem(source, devices, options.grouping))
+    problem = make_problem(source, devices, options.grouping, is_sharded=options.shard)
+    return options.restrictions.applied(problem)
 
 
 def options_with_devices(
@@ -172,8 +212,8 @@ def read_problem(
     cluster
         Devices: a spec, a TOML file or a `placeto_graphs.Cluster`; by default those of the source.
     **options
-        Options of ``placeto build``: ``link``, ``micro_batches``, ``gpus``, ``gpu_kind``, and
-        those of `SourceOptions`, `GroupingOptions` and `Restrictions`, such as
+        Options of ``placeto build``: ``link``, ``micro_batches``, ``copies``, ``shard``, ``gpus``,
+        ``gpu_kind``, and those of `SourceOptions`, `GroupingOptions` and `Restrictions`, such as
         ``sizes={"batch_size": 8}``, ``mode="decode"``, ``num_groups`` or
         ``pins=(("encoder", "k80:0"),)``.
 
@@ -271,8 +311,10 @@ def runnable_problem(
     """
     if options.gpus or options.gpu_kind:
         raise InputError("--gpus: expected --cluster, whose devices are those of --devices")
-    if options.micro_batches != 1:
-        raise InputError("--micro-batches: expected 1, as steps in micro-batches are not run")
+    if options.micro_batches != 1 or options.copies != 1:
+        raise InputError(
+            "--micro-batches, --copies: expected 1, as neither micro-batches nor copies are run"
+        )
     problem = None if problem_file is None else load_problem(problem_file)
     if problem is None and options.cluster is None and devices.are_cpus:
         options = replace(options, cluster=f"{len(devices.names)}xcpu")

@@ -103,6 +103,8 @@ class ProblemOptions:
     link: str | None = None  # the links between them
     choice: SourceOptions = field(default_factory=SourceOptions)
     micro_batches: int = 1  # number of parts of its batch in which a step runs
+    copies: int = 1  # number of copies of the model, each with a part of the batch
+    shard: bool = False  # whether the copies divide the weights among them
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
     gpus: int | None = None  # number of GPUs, instead of the devices
     gpu_kind: str | None = None  # of these; by default that of the source
@@ -112,6 +114,9 @@ class ProblemOptions:
         if self.cluster and (self.gpus or self.gpu_kind):
             raise InputError("--cluster: excludes --gpus and --gpu-kind")
         check_count("micro_batches", self.micro_batches)
+        check_count("copies", self.copies)
+        if self.shard and self.copies == 1:
+            raise InputError("--shard: needs --copies of at least 2")
 
     @classmethod
     def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":

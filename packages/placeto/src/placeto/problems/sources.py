@@ -80,7 +80,8 @@ class Source:
     num_groups: int | None = None
     kind: str = DEFAULT_KIND  # of GPU, of which its times are known
     micro_batches: int = 1  # number of them in a step
-    is_micro_batch: bool = False  # whether the graph was captured with the size of a micro-batch
+    copies: int = 1  # number of copies of the model that share the batch
+    is_micro_batch: bool = False  # whether the graph was captured with that part of the batch
     evaluator: str = OF_A_STEP  # name of the objective that its publishers have for it
 
 
@@ -118,9 +119,16 @@ class SourceModel:
 
 
 def load_source(
-    text: str, choice: SourceOptions | None = None, micro_batches: int = 1, target: Target = "gpu"
+    text: str,
+    choice: SourceOptions | None = None,
+    micro_batches: int = 1,
+    target: Target = "gpu",
+    copies: int = 1,
 ) -> Source:
-    """Return the graph of a source, with its defaults; a model is captured with a micro-batch."""
+    """Return the graph of a source, with its defaults.
+
+    A model is captured with a micro-batch of one of its copies.
+    """
     choice = choice or SourceOptions()
     if is_graph_file(text):
         of_models = {"mask-fraction": choice.mask_fraction, "autocast": choice.autocast}
@@ -130,7 +138,9 @@ def load_source(
         _check_choice(text, choice, has_inference=False)
         source = _read_graph_file(Path(text), choice.sizes)
     else:
-        source = source_model(text, choice, micro_batches).source(target)
+        source = source_model(text, choice, micro_batches * copies).source(target)
+    if copies > 1:
+        source = replace(source, name=f"{source.name} in {copies} copies", copies=copies)
     if micro_batches == 1:
         return source
     divided = source.graph.num_micro_batches
@@ -452,12 +462,12 @@ def _sizes_of_micro_batch(
     batch_size = {**default_sizes(), **sizes}.get("batch_size")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise InputError(
-            f"--micro-batches: needs --batch-size, as {text} has no default batch_size"
+            f"--micro-batches, --copies: needs --batch-size, as {text} has no default batch_size"
         )
     if batch_size % micro_batches:
         raise InputError(
-            f"--micro-batches: expected a number that divides the batch size {batch_size} of "
-            f"{text}, got {micro_batches}"
+            f"--micro-batches, --copies: expected a number that divides the batch size "
+            f"{batch_size} of {text}, got {micro_batches}"
         )
     return {**sizes, "batch_size": batch_size // micro_batches}
 
