@@ -5,7 +5,7 @@ in docs/costs.md.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,8 @@ from scipy.optimize import least_squares
 
 from placeto import load_model_graph
 from placeto.texts import TextTable
-from placeto_capture.costs.op_classes import OpClass
-from placeto_capture.costs.roofline import EFFICIENCIES, efficiency_array, work_of
+from placeto_capture import cost_model
+from placeto_capture.costs.roofline import is_work
 from placeto_graphs import DEVICE_KINDS, DeviceKind, Efficiency, OpGraph, Phase
 
 WHOLE_STEP = (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE)
@@ -57,9 +57,11 @@ PUBLISHED_STEPS = (
 # Matrix products reach two thirds of the peak of Kepler, large convolutions about 40 %.
 K80_CENTRE = Efficiency(
     convolution=0.4,
-    grouped_convolution=0.06,
-    depthwise_convolution=0.1,
     matrix_product=0.65,
+    tensor_core_convolution=0.8,
+    tensor_core_product=0.8,
+    attention=0.65,
+    depthwise_convolution=0.1,
     product_bytes=0.65,
     normalisation=0.5,
     elementwise=0.75,
@@ -70,9 +72,11 @@ K80_CENTRE = Efficiency(
 # convolutions at half of that, memory at half its bandwidth where the access is simple.
 CPU_CENTRE = Efficiency(
     convolution=0.25,
-    grouped_convolution=0.5,
-    depthwise_convolution=0.01,
     matrix_product=0.5,
+    tensor_core_convolution=0.5,
+    tensor_core_product=0.5,
+    attention=0.5,
+    depthwise_convolution=0.01,
     product_bytes=0.5,
     normalisation=0.25,
     elementwise=0.5,
@@ -81,44 +85,24 @@ CPU_CENTRE = Efficiency(
 )
 # The classes that are fitted, as the published steps tell most of them, and the factor, up or down,
 # that one standard deviation of each is. The other classes stay where they are.
-SPREAD = {OpClass.CONVOLUTION: 2.0, OpClass.DEPTHWISE_CONVOLUTION: 10.0}
+SPREAD = {"convolution": 2.0, "depthwise_convolution": 10.0}
 
 
 @dataclass(frozen=True)
 class Step:
-    """A published time with what our graph says of it.
-
-    Attributes
-    ----------
-    published : `PublishedStep`
-        The time.
-    overhead : float
-        Seconds of the step that no efficiency changes: launches, and what passes between ops.
-    by_class : float64[efficiencies]
-        Seconds at the full peak and bandwidth of the work that reaches each efficiency.
-    """
+    """A published time, and our graph of the step."""
 
     published: PublishedStep
-    overhead: float
-    by_class: NDArray[np.float64]
+    graph: OpGraph
 
-    def runtime(self, efficiency: Efficiency) -> float:
-        """Return the seconds of the step with some efficiencies."""
-        return self.overhead + float((self.by_class / efficiency_array(efficiency)).sum())
-
-
-def step_of(published: PublishedStep, graph: OpGraph, device: DeviceKind) -> Step:
-    """Return what a graph says of a published time: all its ops run one after another."""
-    classes, seconds = work_of(graph, device)
-    counted = (classes >= 0) & np.isin(graph.phases, published.phases)
-    by_class = np.zeros(len(EFFICIENCIES))
-    np.add.at(by_class, classes[counted], seconds[counted])
-    num_ops = int(np.count_nonzero(counted))
-    overhead = num_ops * device.launch_overhead + max(num_ops - 1, 0) * device.op_overhead
-    return Step(published, overhead, by_class)
+    def runtime(self, device: DeviceKind) -> float:
+        """Return the simulated seconds of the step: all its ops run one after another."""
+        counted = is_work(self.graph) & np.isin(self.graph.phases, self.published.phases)
+        between = (np.count_nonzero(counted) - 1) * device.op_overhead
+        return float(cost_model(self.graph, device)[counted].sum() + between)
 
 
-def fit(steps: Sequence[Step], centre: Efficiency) -> Efficiency:
+def fit(steps: Sequence[Step], device: DeviceKind, centre: Efficiency) -> Efficiency:
     """Return the efficiencies most plausible after some steps of one kind, to three digits.
 
     They minimise the sum of squares of how far the logarithm of each step is from the published
@@ -128,26 +112,26 @@ def fit(steps: Sequence[Step], centre: Efficiency) -> Efficiency:
     Parameters
     ----------
     steps
-        What was published of the kind, and what our graphs say of it.
+        What was published of the kind, and our graphs of it.
+    device
+        The kind.
     centre
         Where the efficiencies begin; those that have no `SPREAD` stay there.
     """
-    fitted = [position for position, op_class in enumerate(EFFICIENCIES) if op_class in SPREAD]
     spread = np.log(list(SPREAD.values()))
-    start = np.log(efficiency_array(centre))[fitted]
-    published = np.log([step.published.seconds for step in steps])
-    by_class = np.array([step.by_class for step in steps])[:, fitted]
-    rest = np.array([step.runtime(centre) for step in steps]) - by_class @ np.exp(-start)
+    start = np.log([getattr(centre, name) for name in SPREAD])
+
+    def changed(logarithms: NDArray[np.float64], digits: int = 17) -> Efficiency:
+        values = [float(f"{value:.{digits}g}") for value in np.exp(logarithms)]
+        return replace(centre, **dict(zip(SPREAD, values, strict=True)))
 
     def residuals(logarithms: NDArray[np.float64]) -> NDArray[np.float64]:
-        runtime = rest + by_class @ np.exp(-logarithms)
-        return np.concatenate(
-            [(np.log(runtime) - published) / DATA_SPREAD, (logarithms - start) / spread]
-        )
+        fitted = replace(device, efficiency=changed(logarithms))
+        misses = [np.log(step.runtime(fitted) / step.published.seconds) for step in steps]
+        return np.array([*np.array(misses) / DATA_SPREAD, *(logarithms - start) / spread])
 
-    solution = least_squares(residuals, start, method="lm", xtol=1e-12, ftol=1e-12)
-    rounded = [float(f"{efficiency:.3g}") for efficiency in np.exp(solution.x)]
-    return replace(centre, **dict(zip(SPREAD, rounded, strict=True)))
+    solution = least_squares(residuals, start, method="lm", xtol=1e-6, ftol=1e-6)
+    return changed(solution.x, 3)
 
 
 @dataclass(frozen=True)
@@ -173,12 +157,12 @@ def fit_all(graphs: Mapping[str, OpGraph]) -> list[Fit]:
     for kind in ("k80", "p100", "v100", "cpu"):
         device = DEVICE_KINDS[kind]
         steps = tuple(
-            step_of(published, graphs[published.model], device)
+            Step(published, graphs[published.model])
             for published in PUBLISHED_STEPS
             if published.kind == kind
         )
         centre = centres[kind] if kind in centres else fits["k80"].fitted
-        fits[kind] = Fit(device, centre, fit(steps, centre), steps)
+        fits[kind] = Fit(device, centre, fit(steps, device, centre), steps)
     return list(fits.values())
 
 
@@ -188,10 +172,10 @@ def efficiency_table(fits: Sequence[Fit]) -> TextTable:
     for fit in fits:
         columns += [f">{fit.device.name} before", ">fitted"]
     rows = []
-    for op_class in EFFICIENCIES:
-        row = [op_class.replace("_", " ")]
+    for name in asdict(fits[0].centre):
+        row = [name.replace("_", " ")]
         for fit in fits:
-            row += [f"{getattr(fit.centre, op_class):g}", f"{getattr(fit.fitted, op_class):g}"]
+            row += [f"{getattr(fit.centre, name):g}", f"{getattr(fit.fitted, name):g}"]
         rows.append(row)
     return TextTable("", columns, rows)
 
@@ -201,7 +185,8 @@ def residual_table(fits: Sequence[Fit]) -> TextTable:
     rows = []
     for fit in fits:
         for step in fit.steps:
-            published, runtime = step.published, step.runtime(fit.fitted)
+            fitted = replace(fit.device, efficiency=fit.fitted)
+            published, runtime = step.published, step.runtime(fitted)
             seconds = [f"{published.seconds:.3f} s", f"{runtime:.3f} s"]
             residual = f"{runtime / published.seconds - 1:+.1%}"
             rows.append([published.kind, published.model, *seconds, residual, published.source])

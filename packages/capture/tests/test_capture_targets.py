@@ -53,6 +53,23 @@ def wide_attention() -> nn.Module:
     return Net(forward, project=nn.Linear(8, 2 * 12 + 8))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("num_queries", "pairs"), [(5, 15), (3, 6), (1, 1)])
+def test_a_causal_kernel_computes_half_of_the_flops_that_torch_counts(
+    target: Target, num_queries: int, pairs: int
+) -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = net.project(x).chunk(3, dim=-1)
+        attend = functional.scaled_dot_product_attention
+        return attend(query[:, :, :num_queries], key, value, is_causal=True)
+
+    graph = capture(Net(forward, project=nn.Linear(8, 24)), ATTENDED, target=target)
+    attends = [op for op, kind in enumerate(graph.op_types) if "dot_product" in kind]
+    assert graph.flops[attends].tolist() == [6 * n * num_queries * 5 * 8 for n in (4, 10)]
+    assert graph.computed_part[attends].tolist() == [pairs / (num_queries * 5)] * 2
+    assert np.delete(graph.computed_part, attends).tolist() == [1] * (graph.num_ops - 2)
+
+
 # Two products of 5 x 8 and 8 x 5 numbers for each of 6; backward, five with them done again.
 IN_ONE_OP = [6 * 4 * 5 * 5 * 8, 6 * 10 * 5 * 5 * 8]
 

@@ -35,6 +35,7 @@ COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "dtype": st.sampled_from(["", "float32", "bfloat16"]),
     "groups": st.integers(1, 4),
     "group_channels": st.integers(0, 4),
+    "computed_part": st.floats(0, 1),
     "micro_batch": st.integers(-1, 4),
 }
 

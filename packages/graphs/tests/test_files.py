@@ -78,7 +78,8 @@ def test_devices_of_one_kind_share_a_column_and_usual_columns_are_left_out(tmp_p
     content = json.loads((tmp_path / "problem.json").read_text())
     assert content["device_column"] == [0, 0, 0, 1]
     assert len(content["compute_time"]) == 2
-    assert not {"dtype", "groups", "group_channels", "micro_batch"} & {*content["graph"]}
+    usual = {"dtype", "groups", "group_channels", "computed_part", "micro_batch"}
+    assert not usual & {*content["graph"]}
     assert load_problem(tmp_path / "problem.json") == problem
 
 

@@ -45,6 +45,7 @@ def test_ops_are_nodes_and_tensors_are_on_edges() -> None:
         "dtype": "",
         "groups": 1,
         "group_channels": 0,
+        "computed_part": 1.0,
         "micro_batch": -1,
         "measured_time": {"k80": 2e-3},
         "outputs": {2: 300},

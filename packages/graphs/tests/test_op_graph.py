@@ -31,6 +31,7 @@ def test_what_is_not_given_is_that_of_a_plain_op_and_tensor() -> None:
         "edges": ([], np.int32),
         "groups": ([1, 1], np.int32),
         "group_channels": ([0, 0], np.int32),
+        "computed_part": ([1, 1], np.float64),
         "micro_batch": ([-1, -1], np.int32),
         "waits": ([], np.int32),
         "held_tensors": ([], np.int32),

@@ -29,6 +29,7 @@ _PER_OP = {  # field of OpGraph: attribute of a node, default
     "dtype": ("dtype", ""),
     "groups": ("groups", 1),
     "group_channels": ("group_channels", 0),
+    "computed_part": ("computed_part", 1.0),
     "micro_batch": ("micro_batch", ONCE),
 }
 
@@ -59,7 +60,7 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
 
         - ``op_type``, ``scope``, ``dtype`` : text
         - ``phase``, ``colocation``, ``micro_batch``, ``groups``, ``group_channels`` : int
-        - ``flops`` : float, floating-point operations
+        - ``flops`` : float, floating-point operations; ``computed_part`` : float
         - ``bytes_accessed`` : float, and ``parameter_bytes``, ``workspace_bytes`` : int, in bytes
         - ``measured_time`` : dict of a kind of device to seconds
         - ``outputs`` : dict of a tensor, from 0 to T - 1, to its bytes, in order
@@ -193,6 +194,7 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
         - ``op_type`` (default ``"op"``), ``scope``, ``dtype`` (default ``""``) : text
         - ``phase`` (default 0), ``colocation`` (default -1), ``micro_batch`` (default -1),
           ``groups`` (default 1), ``group_channels`` (default 0) : int
+          ``computed_part`` (default 1) : float
         - ``flops`` : float, floating-point operations, default 0
         - ``bytes_accessed``, ``parameter_bytes``, ``workspace_bytes`` : bytes, default 0
         - ``measured_time`` : mapping of kinds of device to seconds; every node has the same kinds

@@ -7,9 +7,8 @@ class OpClass(StrEnum):
     """A class of ops that use a device about equally well (`op_class`)."""
 
     CONVOLUTION = "convolution"
-    GROUPED_CONVOLUTION = "grouped_convolution"
-    DEPTHWISE_CONVOLUTION = "depthwise_convolution"
     MATRIX_PRODUCT = "matrix_product"
+    ATTENTION = "attention"
     NORMALISATION = "normalisation"
     ELEMENTWISE = "elementwise"
     REDUCTION = "reduction"
@@ -18,13 +17,6 @@ class OpClass(StrEnum):
 
 # Types that are no work: their tensors are there when the step begins, or they make none.
 RESIDENT_TYPES = frozenset({"parameter", "buffer", "input", "placeto.barrier", "placeto.free"})
-
-# Input channels from which on a group may use tensor cores: they multiply 8 numbers of 16 bits at a
-# time, and cuDNN uses them for multiples of that (NVIDIA, "Convolutional Layers User's Guide").
-GROUPED_CHANNELS = 8
-# Groups of ResNeXt, and the channels of each (Xie et al. 2017). Published steps of ResNeXts take as
-# long as those of dense nets; other groups take several times as long (lab/costs/published.py).
-RESNEXT_GROUPS, RESNEXT_CHANNELS = 32, (4, 8, 16, 32)
 
 # FLOPs per byte, of float32, from which on an op of an unknown type counts as a product of
 # matrices. Only an op whose FLOPs torch counts by a formula does so many.
@@ -55,12 +47,14 @@ NAMES_OF_CLASS = {
     """,
     OpClass.MATRIX_PRODUCT: """
         mm addmm bmm baddbmm addbmm mv addmv dot vdot ger outer addr matmul linear bilinear einsum
-        _trilinear _scaled_dot_product_attention_math _scaled_dot_product_flash_attention
+        _trilinear mkldnn_rnn_layer _cudnn_rnn _scaled_mm _scaled_mm_v2 _grouped_mm
+        _scaled_grouped_mm _scaled_grouped_mm_v2 _int_mm _euclidean_dist
+    """,
+    OpClass.ATTENTION: """
+        _scaled_dot_product_attention_math _scaled_dot_product_flash_attention
         _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
         _scaled_dot_product_cudnn_attention _flash_attention_forward _flash_attention_backward
-        _efficient_attention_forward _efficient_attention_backward mkldnn_rnn_layer _cudnn_rnn
-        _scaled_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _int_mm
-        _euclidean_dist
+        _efficient_attention_forward _efficient_attention_backward
     """,
     OpClass.NORMALISATION: """
         native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
@@ -134,28 +128,13 @@ def class_of_type(op_type: str) -> OpClass | None:
     return None
 
 
-def op_class(
-    op_type: str,
-    flops: float,
-    bytes_accessed: float,
-    *,
-    dtype: str = "",
-    groups: int = 1,
-    group_channels: int = 0,
-) -> OpClass:
+def op_class(op_type: str, flops: float, bytes_accessed: float, *, dtype: str = "") -> OpClass:
     """Return the class of an op, by what ``OpGraph`` says of it.
 
-    A convolution without groups is dense: computed as a product of matrices. Groups of fewer than
-    `GROUPED_CHANNELS` channels are depthwise. Wider ones are grouped, but for those of ResNeXt, for
-    which cuDNN has kernels as fast as dense ones. A type in no class is a matrix product from
-    `DENSE_INTENSITY` FLOPs per byte on, as if its numbers were float32, else elementwise.
+    A type in no class is a matrix product from `DENSE_INTENSITY` FLOPs per byte on, as if its
+    numbers were float32, else elementwise.
     """
     type_class = class_of_type(op_type)
-    if type_class is OpClass.CONVOLUTION and groups > 1:
-        if groups % RESNEXT_GROUPS == 0 and group_channels in RESNEXT_CHANNELS:
-            return type_class
-        is_wide = group_channels >= GROUPED_CHANNELS
-        return OpClass.GROUPED_CONVOLUTION if is_wide else OpClass.DEPTHWISE_CONVOLUTION
     if type_class is not None:
         return type_class
     dense = flops * WIDTH_OF_DTYPE.get(dtype, 1.0) >= DENSE_INTENSITY * bytes_accessed

@@ -2,8 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type, op_class
 from placeto_capture.errors import CaptureError, CaptureWarning
-from placeto_graphs import DEVICE_KINDS, DeviceKind, Efficiency, OpGraph
+from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph
 
 FUNCTION = re.compile(r"\w+\.\w+")  # as torch names its functions: library and name
 
@@ -22,13 +21,20 @@ DEFAULT_DTYPE = "float32"
 # The dtype of the numbers that complex ones are made of.
 PARTS_OF_COMPLEX = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 
-CONVOLUTIONS = frozenset(member for member in OpClass if member.endswith("convolution"))
-PRODUCTS = CONVOLUTIONS | {OpClass.MATRIX_PRODUCT}
-EFFICIENCIES = tuple(field.name for field in fields(Efficiency))
-# The efficiency of FLOPs, and that of bytes, of classes for which it is not the one of their name.
-# How well products read their factors says nothing of how well they compute.
-COMPUTES_AS = {OpClass.GROUPED_CONVOLUTION: "convolution"}
-MOVES_AS = {OpClass.CONVOLUTION: "product_bytes", OpClass.MATRIX_PRODUCT: "product_bytes"}
+PRODUCTS = frozenset({OpClass.CONVOLUTION, OpClass.MATRIX_PRODUCT, OpClass.ATTENTION})
+# The efficiency of FLOPs where products have a peak above that of float32: on tensor cores.
+ON_TENSOR_CORES = {
+    OpClass.CONVOLUTION: "tensor_core_convolution",
+    OpClass.MATRIX_PRODUCT: "tensor_core_product",
+}
+# On tensor cores a convolution in groups of c channels reaches (c + KERNEL_CHANNELS) / (c +
+# TILE_CHANNELS) of the peak of one without groups: kernels work on tiles of channels, most of which
+# a narrow group leaves empty, or on single channels. Fitted by lab/costs/published.py.
+KERNEL_CHANNELS = 6
+TILE_CHANNELS = {"forward": 40, "backward": 400}
+# The part that products in TensorFloat-32 reach of what those of 16 bits do. Fitted there, too.
+TF32_PART = 0.6
+MOST_UNKNOWN = 0.5  # part of a step's time of which nothing may be known
 
 
 def cost_model(
@@ -42,6 +48,9 @@ def cost_model(
     bandwidth are multiplied by the efficiency of the op's class. Parameters, buffers and inputs
     take no time. The peak of a product is that of its dtype. It is that of float32 if the dtype is
     not known, or the kind has no peak for it.
+
+    On tensor cores, where a product has a peak above that of float32, the two times add up: small
+    and narrow products do not fill them. Groups of few channels reach less of a convolution's peak.
 
     An op of a type in no class counts as a matrix product if it does many FLOPs per byte, and
     otherwise as elementwise; one warning names all such types and their share of the time. The time
@@ -68,9 +77,9 @@ def cost_model(
     Raises
     ------
     CaptureError
-        If the kind or the choice of TensorFloat-32 is unknown, or nothing tells what an op does:
-        its type is of no known class, it is no function of torch, and it has neither FLOPs nor
-        bytes.
+        If the kind or the choice of TensorFloat-32 is unknown, or nothing tells the time of most of
+        the step, or of an op whose type is of no known class and no function of torch: it has
+        neither FLOPs nor bytes. A warning names a smaller part.
 
     Examples
     --------
@@ -136,12 +145,11 @@ def _times(
                 f"kind: expected one of {kind_names}, or one that the cluster's file describes in "
                 f"[kinds.{kind}], got {kind!r}"
             )
-        classes, work = work_of(graph, device, tf32)
-        times = (
-            device.launch_overhead + work / efficiency_array(device.efficiency)[classes]
-        ) / device.speed
-        seconds[name] = np.where(classes < 0, 0.0, times)
+        times = (device.launch_overhead + work_seconds(graph, device, tf32)) / device.speed
+        seconds[name] = np.where(is_work(graph), times, 0.0)
     modelled = {kind: seconds[kind] for kind in seconds if kind not in graph.measured_time}
+    if modelled:
+        _warn_of_unknown_work(graph, modelled)
     shares = _shares_without_class(graph, modelled)
     if shares:
         listed = ", ".join(
@@ -154,6 +162,42 @@ def _times(
             stacklevel=3,
         )
     return seconds
+
+
+def _warn_of_unknown_work(graph: OpGraph, kinds: Collection[str]) -> None:
+    """Warn of ops that do something and have neither FLOPs nor bytes; refuse most of the time."""
+    classes = [class_of_type(op_type) for op_type in graph.op_types]
+    measured = next(iter(graph.measured_time.values()), None)
+    if measured is None:
+        computes = np.array([op_class not in (None, OpClass.COPY) for op_class in classes])
+    else:
+        computes = measured > 0
+    is_known = (graph.flops > 0) | (graph.bytes_accessed > 0)
+    unknown = np.flatnonzero(is_work(graph) & computes & ~is_known)
+    for op in np.flatnonzero(is_work(graph) & ~is_known).tolist():
+        if classes[op] is None and not FUNCTION.fullmatch(graph.op_types[op]):
+            raise CaptureError(
+                f"op_types[{op}]: expected a known type, FLOPs, bytes or measured times to tell "
+                f"the time of op {graph.op_names[op]!r} on {', '.join(kinds)}, "
+                f"got {graph.op_types[op]!r} without any"
+            )
+    if not len(unknown):
+        return
+    weights = is_work(graph).astype(np.float64) if measured is None else measured
+    share = weights[unknown].sum() / weights.sum()
+    text = (
+        f"FLOPs, bytes or measured times to tell the time on {', '.join(kinds)} of all ops, got "
+        f"none of {len(unknown)} ops, such as {graph.op_names[unknown[0]]!r} "
+        f"({graph.op_types[unknown[0]]})"
+    )
+    if share > MOST_UNKNOWN:
+        raise CaptureError(
+            f"flops: expected {text}, which are most of the step; measure it on "
+            f"{', '.join(kinds)}, or leave that kind out"
+        )
+    warnings.warn(
+        f"expected {text}; they count as launches without work", CaptureWarning, stacklevel=4
+    )
 
 
 def _shares_without_class(
@@ -172,51 +216,45 @@ def _shares_without_class(
     return dict(sorted(shares.items(), key=lambda entry: -entry[1][0]))
 
 
-def work_of(
+def work_seconds(
     graph: OpGraph, device: DeviceKind, tf32: Tf32 = "convolutions"
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the work of each op on a device.
-
-    That is the place in `EFFICIENCIES` of the one that it reaches, -1 for no work, and its seconds
-    at the full peak and bandwidth.
-    """
-    flops, moved = graph.flops, graph.bytes_accessed
-    resident = np.array([op_type in RESIDENT_TYPES for op_type in graph.op_types])
-    position = {name: index for index, name in enumerate(EFFICIENCIES)}
-    computes, moves = np.zeros((2, graph.num_ops), np.int64)
-    peaks = np.full(graph.num_ops, device.peak_flops)
-    for op in np.flatnonzero(~resident).tolist():
+) -> NDArray[np.float64]:
+    """Return float64[V], the seconds of the work of each op, without its launch."""
+    flops, moved, efficiency = graph.flops, graph.bytes_accessed, device.efficiency
+    peak, bandwidth = np.full((2, graph.num_ops), np.inf)
+    is_overlapped = np.ones(graph.num_ops, bool)
+    is_inference = not graph.phases.any()
+    for op in np.flatnonzero(is_work(graph)).tolist():
         op_type = graph.op_types[op]
-        # Torch's own functions may do and move nothing.
-        is_known = class_of_type(op_type) is not None or FUNCTION.fullmatch(op_type)
-        if flops[op] == 0 and moved[op] == 0 and not is_known:
-            raise CaptureError(
-                f"op_types[{op}]: expected a known type, FLOPs, bytes or measured times to tell "
-                f"the time of op {graph.op_names[op]!r} on {device.name}, "
-                f"got {op_type!r} without any"
-            )
-        its_class = op_class(
-            op_type,
-            flops[op],
-            moved[op],
-            dtype=graph.dtype[op],
-            groups=int(graph.groups[op]),
-            group_channels=int(graph.group_channels[op]),
-        )
-        computes[op] = position[COMPUTES_AS.get(its_class, its_class)]
-        moves[op] = position[MOVES_AS.get(its_class, its_class)]
+        its_class = op_class(op_type, flops[op], moved[op], dtype=graph.dtype[op])
+        if is_inference and "batch_norm" in op_type:
+            its_class = OpClass.ELEMENTWISE  # its statistics are known, and it reads images once
         precision = precision_of(graph.dtype[op], its_class, tf32)
-        peaks[op] = device.peak_flops_in.get(precision, device.peak_flops)
-    computing, moving = flops / peaks, moved / device.memory_bandwidth
-    efficiency = efficiency_array(device.efficiency)
-    is_moving = moving / efficiency[moves] > computing / efficiency[computes]
-    classes = np.where(resident, -1, np.where(is_moving, moves, computes))
-    return classes, np.where(is_moving, moving, computing)
+        peak[op] = device.peak_flops_in.get(precision, device.peak_flops)
+        is_overlapped[op] = its_class not in PRODUCTS or peak[op] <= device.peak_flops
+        computes_as = its_class if is_overlapped[op] else ON_TENSOR_CORES.get(its_class, its_class)
+        peak[op] *= getattr(efficiency, computes_as)
+        if precision == TF32 and not is_overlapped[op]:
+            peak[op] *= TF32_PART
+        moves_as = "product_bytes" if its_class in PRODUCTS else its_class
+        bandwidth[op] = device.memory_bandwidth * getattr(efficiency, moves_as)
+        if graph.groups[op] > 1:
+            channels = max(int(graph.group_channels[op]), 1)
+            if not is_overlapped[op]:
+                tile = TILE_CHANNELS["backward" if op_type.endswith("_backward") else "forward"]
+                peak[op] *= (channels + KERNEL_CHANNELS) / (channels + tile)
+            of_one = efficiency.product_bytes / efficiency.depthwise_convolution
+            bandwidth[op] /= 1 + (of_one - 1) / channels
+    computing, moving = flops * graph.computed_part / peak, moved / bandwidth
+    times: NDArray[np.float64] = np.where(
+        is_overlapped, np.maximum(computing, moving), computing + moving
+    )
+    return times
 
 
-def efficiency_array(efficiency: Efficiency) -> NDArray[np.float64]:
-    """Return the efficiencies in the order of `EFFICIENCIES`."""
-    return np.array([getattr(efficiency, name) for name in EFFICIENCIES])
+def is_work(graph: OpGraph) -> NDArray[np.bool_]:
+    """Return bool[V], false of what is there when the step begins, such as weights."""
+    return np.array([op_type not in RESIDENT_TYPES for op_type in graph.op_types])
 
 
 def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:
@@ -224,5 +262,6 @@ def precision_of(dtype: str, op_class: OpClass, tf32: Tf32) -> str:
     if op_class not in PRODUCTS:
         return DEFAULT_DTYPE
     dtype = PARTS_OF_COMPLEX.get(dtype, dtype or DEFAULT_DTYPE)
-    rounded = {"never": frozenset(), "convolutions": CONVOLUTIONS, "always": PRODUCTS}[tf32]
+    convolutions = frozenset({OpClass.CONVOLUTION})
+    rounded = {"never": frozenset(), "convolutions": convolutions, "always": PRODUCTS}[tf32]
     return TF32 if dtype == DEFAULT_DTYPE and op_class in rounded else dtype

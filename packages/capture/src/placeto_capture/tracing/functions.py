@@ -144,10 +144,29 @@ def dtype_of(op: Op) -> str:
     dtypes = [view.dtype for view in views]
     computing = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
     narrowest = min(computing or dtypes, key=lambda dtype: dtype.itemsize, default="")
-    is_product = class_of_type(op.op_type) == OpClass.MATRIX_PRODUCT
+    is_product = class_of_type(op.op_type) in (OpClass.MATRIX_PRODUCT, OpClass.ATTENTION)
     if narrowest == torch.float32 and is_product and getattr(MATMUL, PRECISION) in ("tf32", True):
         return TF32
     return str(narrowest).removeprefix("torch.")
+
+
+def computed_part_of(op: Op) -> float:
+    """Return the part of an op's FLOPs that its kernel computes.
+
+    Causal attention leaves out later keys. Where the kernel for CPUs has dropout, there is the part
+    of the blocks that ``flex_attention`` leaves out (`patch_flex_attention`).
+    """
+    if isinstance(op, Placeholder) or op.merged_calls or "scaled_dot_product" not in op.op_type:
+        return 1.0
+    function = function_of(op.function)
+    named: dict[str, Any] = function.named(op.arguments, op.keywords)
+    computed = 1.0 - named.get("dropout_p", 0.0) if "for_cpu" in function.name else 1.0
+    if named.get("is_causal"):
+        num_queries, num_keys = named["query"].size[-2], named["key"].size[-2]
+        triangle = min(num_queries, num_keys)
+        pairs = triangle * (triangle + 1) // 2 + (num_queries - triangle) * num_keys
+        computed *= pairs / (num_queries * num_keys)
+    return computed
 
 
 def groups_of(op: Op) -> tuple[int, int]:

@@ -21,7 +21,13 @@ import numpy as np
 from networkx.utils import UnionFind
 from numpy.typing import NDArray
 
-from placeto_capture.tracing.functions import OVERWRITES, dtype_of, function_of, groups_of
+from placeto_capture.tracing.functions import (
+    OVERWRITES,
+    computed_part_of,
+    dtype_of,
+    function_of,
+    groups_of,
+)
 from placeto_capture.tracing.lifetimes import SMALLEST_BLOCK
 from placeto_capture.tracing.trace import Call, Placeholder, Trace, views_in
 from placeto_graphs import OpGraph, Phase
@@ -45,6 +51,7 @@ def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGrap
         dtype=tuple(dtype_of(op) for op in ops),
         groups=groups[:, 0],
         group_channels=groups[:, 1],
+        computed_part=np.array([computed_part_of(op) for op in ops], np.float64),
         scopes=tuple(op.scope for op in ops),
         phases=np.array([op.phase for op in ops], np.int8),
         flops=np.array([op.flops for op in ops], np.float64),

@@ -203,7 +203,7 @@ def patch_module_apply() -> Any:
 def patch_flex_attention() -> Any:
     """Let ``flex_attention`` be one op, as its kernel for GPUs is, without its ``score_mod``.
 
-    The part of the blocks that its mask leaves out is where the kernel has dropout, for its FLOPs.
+    The part of the blocks that its mask leaves out is where the kernel has dropout, for its time.
     """
     kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
@@ -225,7 +225,7 @@ def patch_flex_attention() -> Any:
         except CaptureError:
             left_out = 0.0
             warnings.warn(
-                "flex_attention: captured with the FLOPs of all pairs, as its mask is not "
+                "flex_attention: captured as if it computed all pairs, as its mask is not "
                 f"known{model_line()}",
                 CaptureWarning,
                 stacklevel=2,

@@ -76,18 +76,12 @@ def _of_bags(weight: torch.Tensor, indices: torch.Tensor, *_: Any, **__: Any) ->
     return indices.numel() * weight.shape[1]
 
 
-def _of_attention(kernel: Any, dropout: int) -> Formula:
-    """Count as the kernel for GPUs does, but for the part of blocks in the place of dropout."""
-    of_all = flop_registry[kernel]
-    return lambda *args, **named: round(of_all(*args, **named) * (1 - sum(args[dropout:][:1])))
-
-
 FORMULAS: dict[str, Formula] = {  # of functions that not every version of torch may have
     "aten._scaled_dot_product_flash_attention_for_cpu": (
-        _of_attention(aten._scaled_dot_product_flash_attention, 3)
+        flop_registry[aten._scaled_dot_product_flash_attention]
     ),
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": (
-        _of_attention(aten._scaled_dot_product_flash_attention_backward, 6)
+        flop_registry[aten._scaled_dot_product_flash_attention_backward]
     ),
     "aten.convolution_backward": _of_convolution_backward,
     "aten._int_mm": _of_products,

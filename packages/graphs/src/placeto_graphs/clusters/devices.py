@@ -90,7 +90,8 @@ def _row(name: str) -> dict[str, Any]:
     """Return a row with what it takes from the one that it is like."""
     entry = (_TABLES["kinds"] | _TABLES["templates"])[name]
     base = _row(entry["like"]) if "like" in entry else {"efficiency": {}}
-    efficiency = base["efficiency"] | entry.get("efficiency", {})
+    of_generation = _TABLES["efficiencies"].get(entry.get("peaks"), {})
+    efficiency = base["efficiency"] | of_generation | entry.get("efficiency", {})
     row: dict[str, Any] = base | entry | {"efficiency": efficiency}
     if "peaks" in row and "peak_flops_in" not in entry:
         peaks = _TABLES["peaks"][row["peaks"]]
@@ -121,6 +122,7 @@ SLOTS = {
     for name, slot in _TABLES["slots"].items()
     for lanes in (4, 8, 16)
 }
+SLOTS["pageable"] = (_TABLES["host_memory"]["pageable"], math.inf, 1.0)
 """Bytes per second to the host and to other cards in slots of PCI Express, by names of links.
 
 With them goes the fraction of the second that collectives reach.

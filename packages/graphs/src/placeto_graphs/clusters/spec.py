@@ -53,9 +53,10 @@ def parse_cluster(spec: str, *, link: str | None = None) -> Cluster:
         Within a machine ``"bus"`` is one outgoing bus for each device (Addanki et al. 2019), to
         its own kind with the bandwidth of NVLink where the kind has it; ``"nvlink"`` a link for
         each ordered pair of GPUs of one kind; ``"pcie"``, or a slot such as ``"pcie-3-x4"``, an
-        outgoing bus of PCI Express, also to its own kind; ``"pcie-shared"`` one link for all
-        devices. By default GPUs whose NVLink joins pairs, P100 and V100, have links as with
-        ``"nvlink"``, and others a bus. Between machines ``"ethernet-10g"`` is the default.
+        outgoing bus of PCI Express, also to its own kind; ``"pageable"`` the same, where tensors in
+        the memory of the host are not pinned; ``"pcie-shared"`` one link for all devices. By
+        default GPUs whose NVLink joins pairs, P100 and V100, have links as with ``"nvlink"``, and
+        others a bus. Between machines ``"ethernet-10g"`` is the default.
 
     Examples
     --------

@@ -14,9 +14,9 @@ from placeto_graphs.schema.problem import PlacementProblem
 
 NUMBERS = (
     *("phases", "flops", "bytes_accessed", "parameter_bytes", "workspace_bytes", "groups"),
-    *("group_channels", "micro_batch"),
+    *("group_channels", "computed_part", "micro_batch"),
 )
-NEUTRAL = {"groups": 1, "micro_batch": ONCE}  # of ops that join copies; else 0
+NEUTRAL = {"groups": 1, "computed_part": 1, "micro_batch": ONCE}  # of ops that join copies; else 0
 
 
 class _Op(NamedTuple):

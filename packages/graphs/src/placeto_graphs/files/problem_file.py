@@ -32,7 +32,13 @@ PROBLEM_VERSION = 6
 GRAPH_FORMAT = "placeto-graph"
 GRAPH_VERSION = 2
 # Columns of ops that are left out where all ops have this: they take time to load.
-DEFAULTS = {"dtype": "", "groups": 1, "group_channels": 0, "micro_batch": ONCE}
+DEFAULTS = {
+    "dtype": "",
+    "groups": 1,
+    "group_channels": 0,
+    "computed_part": 1.0,
+    "micro_batch": ONCE,
+}
 
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
@@ -58,6 +64,7 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     dtype: list[str] | None = None
     groups: list[int] | None = None
     group_channels: list[int] | None = None
+    computed_part: list[float] | None = None
     micro_batch: list[int] | None = None
     waits: list[tuple[int, int]] | None = None
     held_tensors: list[int] | None = None

@@ -238,6 +238,7 @@ def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
         dtype=like_makers(graph.dtype),
         groups=of_ops(graph.groups, *[none + 1] * 2),
         group_channels=of_ops(graph.group_channels, none, none),
+        computed_part=of_ops(graph.computed_part, *[none + 1] * 2),
         micro_batch=layout.micro_batch.astype(np.int32),
         tensor_producer=layout.tensor_producer,
         tensor_bytes=np.concatenate([graph.tensor_bytes, none, sizes])[layout.source_tensor],

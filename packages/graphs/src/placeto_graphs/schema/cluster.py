@@ -103,10 +103,15 @@ class Efficiency:
 
     Attributes
     ----------
-    convolution, grouped_convolution, depthwise_convolution : float
-        Parts of convolutions without groups, in groups of several channels, and in groups of few.
-    matrix_product : float
-        Part of the peak that products of matrices reach.
+    convolution, matrix_product : float
+        Parts of the peak of float32 that convolutions and products of matrices reach.
+    tensor_core_convolution, tensor_core_product : float
+        Parts of a higher peak, such as that of float16 on tensor cores, that these reach if their
+        numbers fill it: the time of their bytes is added.
+    attention : float
+        Part of the peak, in any precision, that kernels of attention reach.
+    depthwise_convolution : float
+        Part of the bandwidth that convolutions of single channels reach.
     product_bytes : float
         Part of the bandwidth that products of matrices and dense convolutions reach, where their
         bytes take longer than their FLOPs, such as products of a matrix and a vector.
@@ -121,9 +126,11 @@ class Efficiency:
     """
 
     convolution: float
-    grouped_convolution: float
-    depthwise_convolution: float
     matrix_product: float
+    tensor_core_convolution: float
+    tensor_core_product: float
+    attention: float
+    depthwise_convolution: float
     product_bytes: float
     normalisation: float
     elementwise: float
@@ -162,7 +169,7 @@ class DeviceKind(Record):
     op_overhead, transfer_overhead : float
         Seconds after an op, and after a transfer, as a `Device` of the kind has them.
     efficiency : `Efficiency`
-        Parts of the peak and the bandwidth that each class of op reaches, in any precision.
+        Parts of the peak and the bandwidth that each class of op reaches.
     backend : text
         Backend of the kernels of a GPU: ``"cuda"``, ``"rocm"``, ``"metal"``, ``"vulkan"`` or
         ``"sycl"``; ``""``, the default, if unknown. Exports name devices by it.

@@ -92,6 +92,9 @@ class OpGraph(Record):
         Number of groups of a convolution's channels; 1, the default, for every other op.
     group_channels : int32[V]
         Number of input channels of each group of a convolution; 0, the default, for every other op.
+    computed_part : float64[V]
+        Part of the FLOPs of each op that its kernel computes: less than 1, the default, of
+        attention that leaves out pairs of tokens.
     micro_batch : int32[V]
         Micro-batch of each op, from 0; -1, the default, for one that runs once (`micro_batched`).
     waits : int32[W, 2]
@@ -138,6 +141,7 @@ class OpGraph(Record):
     dtype: tuple[str, ...] = _DEFAULT
     groups: NDArray[np.int32] = _DEFAULT
     group_channels: NDArray[np.int32] = _DEFAULT
+    computed_part: NDArray[np.float64] = _DEFAULT
     micro_batch: NDArray[np.int32] = _DEFAULT
     waits: NDArray[np.int32] = _DEFAULT
     held_tensors: NDArray[np.int32] = _DEFAULT
@@ -161,6 +165,7 @@ class OpGraph(Record):
         self._check("dtype", texts, count, empty=True, default=[""] * count)
         self._check("groups", int_array, np.int32, (count,), minimum=1, default=none + 1)
         self._check("group_channels", int_array, np.int32, (count,), default=none)
+        self._check("computed_part", float_array, (count,), default=none + 1.0)
         self._check("micro_batch", int_array, np.int32, (count,), minimum=ONCE, default=none + ONCE)
         self._check("tensor_producer", int_array, np.int32, (None,), maximum=count - 1)
         self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))

@@ -62,6 +62,7 @@ def passed_on(
         dtype=tuple(graph.dtype[op] for op in source.tolist()),
         groups=graph.groups[source],
         group_channels=graph.group_channels[source],
+        computed_part=graph.computed_part[source],
         micro_batch=graph.micro_batch[source],
         measured_time={
             kind: np.where(is_copy, 0, seconds[source])
