@@ -30,7 +30,7 @@ def policy_of(folder: Path, name: str) -> PlacementPolicy:
     return load_policy(path)
 
 
-def check_complete(folder: Path, pictures: int, width: int = 900) -> str:
+def check_complete(folder: Path, pictures: int, wide: str = "") -> str:
     """Check that a folder has all that an experiment leaves; return its page."""
     description = json.loads((folder / "experiment.json").read_text())
     trials = trials_of(folder, clocks=True)
@@ -43,7 +43,7 @@ def check_complete(folder: Path, pictures: int, width: int = 900) -> str:
     assert len(drawn) == pictures
     for name in drawn:
         assert f"]({name})" in page
-        check_picture(folder / name, width)
+        check_picture(folder / name, 1300 if name == wide else 900)
     assert not any("nan" in line for line in page.splitlines() if line.startswith("|"))
     for problem in (folder / "problems").iterdir():
         assert load_problem(problem).num_groups <= 12

@@ -44,7 +44,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Path) -> None:
     folder = everything / "rewards"
-    page = check_complete(folder, pictures=2)
+    page = check_complete(folder, pictures=3)
     trials = trials_of(folder)
     for reward, per_episode, discount in (
         ("intermediate", 12, 0.9),
@@ -57,7 +57,7 @@ def test_rewards_are_learned_from_and_their_last_episode_is_told(everything: Pat
         validations = 0 if reward.startswith("paper") else 1
         assert policy_of(folder, f"{reward}-0").settings.return_discount == discount
         learned = trials[f"training/{reward}-0"]
-        assert len(learned["runtimes"]) == updates
+        assert len(learned["runtimes"]) == len(learned["entropies"]) == updates
         sampled = updates * 4 * per_episode + validations
         assert learned["evaluations"] == sampled
         assert len(trials[f"seed0/nmt-0/{reward}-final-episode"]["steps"]) == 12 + 1
@@ -173,9 +173,10 @@ def test_all_experiments_are_one_command_that_goes_on(everything: Path) -> None:
     assert page == (everything / "rewards" / "results.md").read_text()
 
 
-def graphs_of(folder: Path) -> set[str]:
-    """Return the graphs that were placed."""
-    return {name.split("/")[1] for name in trials_of(folder) if name.count("/") == 2}
+def graphs_of(folder: Path, placer: str = "") -> set[str]:
+    """Return the graphs that were placed, by a placer or by any."""
+    names = [name.split("/") for name in trials_of(folder) if name.count("/") == 2]
+    return {graph for _, graph, label in names if placer in {"", label}}
 
 
 def rows_of(page: str, heading: str) -> list[list[str]]:
@@ -204,8 +205,8 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
-    page = check_complete(family, pictures=1, width=1300)
-    graphs, trials = sorted(graphs_of(family)), trials_of(family)
+    page = check_complete(family, pictures=2, wide="distributions.png")
+    graphs, trials = sorted(graphs_of(family, "random")), trials_of(family)
     costs = {
         name: np.array([trials[f"seed0/{graph}/{name}"]["cost"] for graph in graphs])
         for name in set(TABLE_LABELS) - {"single", "lower-bound"}
@@ -215,16 +216,32 @@ def test_generalisation_is_told_of_unseen_graphs(family: Path) -> None:
     assert all((of_placer >= bounds).all() for of_placer in costs.values())
     zero_shot = costs["placeto-zero-shot"]
     assert (costs["placeto-zero-shot-sampled"] <= zero_shot).all()
-    shown_ratio = cell(page, "Placeto (default configuration), zero-shot", 2)
+    shown_ratio = cell(
+        page.partition("## Runtimes")[2], "Placeto (default configuration), zero-shot", 2
+    )
     assert shown_ratio.split()[0] == f"{np.mean(zero_shot / costs['placeto-trained']):.3f}"
     check_tables(page)
+    on_training = [
+        trials[f"seed0/cifar10-00/{name}"]["cost"] for name in ("paper-zero-shot", "local-search")
+    ]
+    carried = [
+        np.mean(costs["paper-zero-shot"] / costs["paper-trained"]),
+        on_training[0] / on_training[1],
+        np.mean(costs["paper-zero-shot"] / costs["local-search"]),
+        np.mean(costs["paper-trained"] / costs["local-search"]),
+    ]
+    cells = [
+        cell(page, "Placeto (paper configuration), zero-shot", column) for column in (1, 2, 3, 4)
+    ]
+    assert cells[0].removesuffix(" %") == f"{100 * carried[0] - 100:+.1f}"
+    assert cells[1:] == [f"{ratio:.3f}" for ratio in carried[1:]]
     assert "| Random placement |" in page
     assert "Addanki et al. (2019)" in page
 
 
 @pytest.mark.slow
 def test_no_test_graph_is_one_of_training(family: Path) -> None:
-    placed = graphs_of(family)
+    placed = graphs_of(family, "random")
     problems = {
         path.name.removesuffix(".json.gz"): path for path in (family / "problems").iterdir()
     }
@@ -264,8 +281,8 @@ def test_own_graphs_are_learned_chosen_by_or_placed(own_graphs: Path) -> None:
 def test_a_policy_generalises_over_own_graphs(own_graphs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "results"
     succeed("experiment", "generalise", "--graphs", own_graphs, SMOKE, "-o", folder)
-    page = check_complete(folder, pictures=1, width=1300)
-    assert graphs_of(folder) == {"g2", "g5"}  # as many as the scale has
+    page = check_complete(folder, pictures=2, wide="distributions.png")
+    assert graphs_of(folder, "random") == {"g2", "g5"}  # as many as the scale has
     assert page.startswith(f"# Generalisation over {own_graphs}")
 
 

@@ -15,7 +15,7 @@ from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.plan import Plan, chosen_plan
 from placeto_experiments.paper.rewards import _until
-from placeto_experiments.paper.tasks import PlaceAtRandom, TrainPlaceto, _of_log
+from placeto_experiments.paper.tasks import PlaceAtRandom, TrainPlaceto, trained_of
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
 
 
@@ -29,18 +29,26 @@ def test_updates_are_counted_to_the_first_that_was_so_fast() -> None:
 
 
 def test_every_update_of_a_long_log_counts(tmp_path: Path) -> None:
-    names = ("best_runtime", "reward", "entropy", "learning_rate", "gradient_norm")
+    names = ("best_runtime", "reward", "learning_rate", "gradient_norm")
     other_fields = {**dict.fromkeys(names, 0.0), "evaluations_per_second": 3.0}
 
     rows = [
-        {**other_fields, "update": update, "evaluations": 6 * update, "runtime": 900.0 - update}
+        {
+            **other_fields,
+            "update": update,
+            "evaluations": 6 * update,
+            "runtime": 900.0 - update,
+            "entropy": 1 / update,
+        }
         for update in range(1, 901)
     ]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    seconds, runtimes = _of_log(path)
-    assert seconds == pytest.approx(1800.0)
-    assert runtimes == [900.0 - update for update in range(1, 901)]
+    trained = trained_of(path)
+    assert trained.evaluations == 5400
+    assert trained.seconds == pytest.approx(1800.0)
+    assert trained.runtimes == [900.0 - update for update in range(1, 901)]
+    assert trained.entropies == [1 / update for update in range(1, 901)]
 
 
 def test_a_random_placement_is_the_mean_of_many_that_can_run(tmp_path: Path) -> None:

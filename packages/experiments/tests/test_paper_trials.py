@@ -23,7 +23,7 @@ from placeto.trials.trials import (
 )
 from placeto_baselines import Limits, RnnSettings
 from placeto_experiments.paper import tasks
-from placeto_experiments.paper.pages import Summary
+from placeto_experiments.paper.pages import Summary, collapse_remark
 from placeto_experiments.paper.tasks import (
     Bound,
     FixedOrders,
@@ -139,6 +139,22 @@ def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
     assert means.all_values("b").tolist() == [1.0, 4.0, 2.0, 4.0]
     assert means.where_some_fit(["c"]).graphs == ["x"]
     assert means.where_some_fit(["c", "b"]).graphs == ["x", "y"]
+
+
+def test_policies_that_place_as_a_single_gpu_are_named() -> None:
+    runs = {
+        "same": {"x": [placed(cost=2.0), placed(cost=2.0)], "y": [placed(cost=4.0)] * 2},
+        "near": {"x": [placed(cost=2.002), placed(cost=1.9)], "y": [placed(cost=4.0)] * 2},
+        # 0.1 % on average, of 3 % more on one graph and 2.8 % less on the other
+        "else": {"x": [placed(cost=2.06)] * 2, "y": [placed(cost=3.888)] * 2},
+        "single": {"x": placed(cost=2.0), "y": placed(cost=4.0)},
+    }
+    policies = summary(runs)
+    seeds = {name: policies.collapsed(name) for name in ("same", "near", "else")}
+    assert seeds == {"same": [0, 1], "near": [0], "else": []}
+    assert policies.collapsed("else", np.array([2.06, 3.888])) == [0, 1]
+    assert collapse_remark(seeds).endswith(": same (seeds 0, 1), near (seed 0).")
+    assert collapse_remark({"else": []}) == ""
 
 
 def test_how_far_a_search_goes_until_it_is_as_fast() -> None:

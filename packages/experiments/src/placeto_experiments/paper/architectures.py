@@ -8,6 +8,7 @@ from placeto.texts import seconds_text
 from placeto.trials.trials import Experiment, Page, Trial
 from placeto_experiments.paper.pages import (
     Summary,
+    collapse_remark,
     distributions_figure,
     paragraphs,
     percent_over,
@@ -56,7 +57,7 @@ def architectures(family_name: str, plan: Plan) -> Experiment:
                 trials += [
                     trial(PlaceZeroShot, name, graph, seed, policy=name) for graph in family.test
                 ]
-    trials += place(["placeto-trained"], family.test, plan)
+    trials += place(["placeto-trained", "single"], family.test, plan)
     names = [graph.name for graph in family.test]
     return Experiment(
         name="architectures",
@@ -110,5 +111,13 @@ def _page(summary: Summary, plan: Plan) -> Page:
         partitioner=100 * PARTITIONER_OVER_FULL,
         aggregator=100 * AGGREGATOR_OVER_FULL,
         runtimes=runtimes,
+        collapsed=collapse_remark(
+            {
+                f"{title}, {CONFIGURATIONS[prefix]} configuration": summary.collapsed(
+                    prefix + embedding
+                )
+                for prefix, embedding, title, _ in policies
+            }
+        ),
     )
     return Page(page_paragraphs, {FIGURE: figure})

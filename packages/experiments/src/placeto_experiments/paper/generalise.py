@@ -6,7 +6,10 @@ from placeto.texts import seconds_text, share_text
 from placeto.trials.tables import NOTHING
 from placeto.trials.trials import Experiment, Page, Trial
 from placeto_experiments.paper.pages import (
+    ENTROPY,
     Summary,
+    bands_figure,
+    collapse_remark,
     count_text,
     distributions_figure,
     duration_text,
@@ -16,6 +19,7 @@ from placeto_experiments.paper.pages import (
     reaching_tables,
     spread,
     table,
+    updates_curve,
 )
 from placeto_experiments.paper.placers import (
     IN_PAPER,
@@ -30,17 +34,24 @@ from placeto_graphs import SECONDS_PER_BYTE
 
 ZERO_SHOT = ("placeto-zero-shot", "placeto-zero-shot-sampled", "placeto-zero-shot-refined")
 TABLE_LABELS = (  # in the table of runtimes; all but the last one are placers
-    *(*ZERO_SHOT, "placeto-trained", "paper-zero-shot", "pretrained", "rnn-zero-shot"),
-    *("rnn-trained", "random", "random-search", "single", "scotch", "hill-climbing"),
-    *("local-search", "multilevel", "lower-bound"),
+    *(*ZERO_SHOT, "placeto-trained", "paper-zero-shot", "paper-trained", "pretrained"),
+    *("rnn-zero-shot", "rnn-trained", "random", "random-search", "single", "scotch"),
+    *("hill-climbing", "local-search", "multilevel", "lower-bound"),
 )
+# Zero-shot and trained on the graph, by the name of the policy
+PAIRS = {
+    "placeto": ("placeto-zero-shot", "placeto-trained"),
+    "paper": ("paper-zero-shot", "paper-trained"),
+    "rnn": ("rnn-zero-shot", "rnn-trained"),
+}
+POLICY_TITLES = {"placeto": PLACETO, "paper": IN_PAPER, "rnn": "RNN"}
 NOT_IN_FIGURE = (ZERO_SHOT[1], "random-search", "hill-climbing", "multilevel", "lower-bound")
 FIGURE_TITLES = {label: TITLES[label] for label in TABLE_LABELS if label not in NOT_IN_FIGURE}
 SEARCHES = (
     *("placeto-trained", "hill-climbing", "local-search", "multilevel", "random-search"),
     "rnn-trained",
 )
-FIGURE = "distributions.png"
+FIGURE, ENTROPIES = "distributions.png", "entropy.png"
 
 
 def generalise(family_name: str, plan: Plan, folder: Path | None = None) -> Experiment:
@@ -58,38 +69,76 @@ def generalise(family_name: str, plan: Plan, folder: Path | None = None) -> Expe
             training("rnn", family.whole, plan.rnn_settings, seed),
         ]
     trials += place(TABLE_LABELS, family.test, plan)
+    # How much a policy has learned of the graphs of its training.
+    zero_shot = [label for label, _ in PAIRS.values()]
+    trials += place([*zero_shot, "local-search"], family.whole, plan)
     names = [graph.name for graph in family.test]
+    training_names = [graph.name for graph in family.whole]
     return Experiment(
         name="generalise",
         title=f"Generalisation over {family_name}",
         options={"family": family_name},
         problems=family.makers,
         trials=trials,
-        page=lambda results: _page(Summary(results, names, plan.seeds), plan),
+        page=lambda results: _page(
+            Summary(results, names, plan.seeds), Summary(results, training_names, plan.seeds), plan
+        ),
     )
 
 
-def _page(summary: Summary, plan: Plan) -> Page:
+def _page(summary: Summary, on_training: Summary, plan: Plan) -> Page:
     figure = distributions_figure(
         {title: summary.all_values(label) for label, title in FIGURE_TITLES.items()},
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
         reference=TITLES["placeto-trained"],
     )
-    rnn_to_trained = summary.mean_ratio("rnn-zero-shot", "rnn-trained")
     rnn_to_random = summary.mean_ratio("rnn-zero-shot", "random")
     page_paragraphs = paragraphs(
         "generalise",
         relative=_relative_to_trained(summary, plan),
-        rnn_to_trained=spread(rnn_to_trained, percent_over),
+        carried=_carried_table(summary, on_training),
         rnn_to_random=spread(rnn_to_random, percent_over),
         of_those_that_fit=_of_those_that_fit(summary, plan),
         runtimes=_placer_table(summary),
+        collapsed=collapse_remark(
+            {TITLES[label]: summary.collapsed(label) for label, _ in PAIRS.values()}
+        ),
         rounds=REFINEMENT_ROUNDS,
         plan=plan,
         reaching=reaching_tables(summary, SEARCHES, (*ZERO_SHOT, "placeto-trained"), TITLES),
         training=_training_table(summary),
     )
-    return Page(page_paragraphs, {FIGURE: figure})
+    entropies = {
+        POLICY_TITLES[name]: [
+            updates_curve(summary.results.trained(f"{name}-{seed}").entropies)
+            for seed in summary.seeds
+        ]
+        for name in ("placeto", "paper")
+    }
+    return Page(
+        page_paragraphs,
+        {FIGURE: figure, ENTROPIES: bands_figure(entropies, "updates", "Entropy", ENTROPY)},
+    )
+
+
+def _carried_table(summary: Summary, on_training: Summary) -> str:
+    """Return how policies place unseen graphs, and those of their training."""
+
+    def row(policy: str) -> list[str]:
+        zero_shot, trained = PAIRS[policy]
+        return [
+            TITLES[zero_shot],
+            spread(summary.mean_ratio(zero_shot, trained), percent_over),
+            spread(on_training.mean_ratio(zero_shot, "local-search"), ratio_text),
+            spread(summary.mean_ratio(zero_shot, "local-search"), ratio_text),
+            spread(summary.mean_ratio(trained, "local-search"), ratio_text),
+        ]
+
+    return table(
+        "policy|>relative to itself trained on the graph|>ratio to local search, graphs of its "
+        "training|>unseen graphs|>unseen graphs, trained on the graph",
+        map(row, PAIRS),
+    )
 
 
 def _relative_to_trained(summary: Summary, plan: Plan) -> str:
@@ -139,11 +188,10 @@ def _placer_table(summary: Summary) -> str:
 
 
 def _training_table(summary: Summary) -> str:
-    titles = {"placeto": PLACETO, "paper": IN_PAPER, "rnn": "RNN"}
     trained = [
         (seed, title, summary.results.trained(f"{name}-{seed}"))
         for seed in summary.seeds
-        for name, title in titles.items()
+        for name, title in POLICY_TITLES.items()
     ]
     return table(
         "policy|>seed|>evaluations|>seconds",

@@ -19,6 +19,10 @@ from placeto_experiments.paper.published import SOURCE
 from placeto_tools.plots import colour, new_figure
 
 RUNTIME = "memory-penalised runtime, seconds"
+ENTROPY = "mean entropy of a step, nats"
+# Greatest differences from the runtimes of a single GPU, as fractions, of a collapsed policy: of
+# the mean over graphs, and on each. It may still move groups that take no time.
+COLLAPSED_ON_AVERAGE, COLLAPSED_ON_EACH = 0.002, 0.02
 ratio_text = "{:.3f}".format
 
 
@@ -115,6 +119,27 @@ class Summary:
             (self.values(placer, seed) / self.values(reference, seed)).mean() for seed in self.seeds
         ]
 
+    def collapsed(self, placer: str, single: "NDArray[np.float64] | None" = None) -> list[int]:
+        """Return the seeds with which a policy places as a single GPU does.
+
+        Parameters
+        ----------
+        placer
+            Name of the placer of the policy.
+        single : float64[G] or float64[1]
+            Runtime of a single GPU on each graph, s; by default that of the placer ``single``.
+        """
+        seeds = []
+        for seed in self.seeds:
+            reference = self.values("single", seed) if single is None else single
+            differences = self.values(placer, seed) / reference - 1
+            if (
+                abs(differences.mean()) <= COLLAPSED_ON_AVERAGE
+                and np.abs(differences).max() <= COLLAPSED_ON_EACH
+            ):
+                seeds.append(seed)
+        return seeds
+
     def where_some_fit(self, placers: Sequence[str]) -> "Summary":
         """Return the summary of the graphs of which some placer found a placement that fits."""
         fits_of_runs = [
@@ -206,13 +231,43 @@ def distributions_figure(
     return figure
 
 
+def collapse_remark(seeds_of_policies: Mapping[str, Sequence[int]]) -> str:
+    """Return a paragraph that names policies which place as a single GPU does; nothing if none.
+
+    Examples
+    --------
+    >>> collapse_remark({"RNN": [0, 2], "Placeto": []})
+    '**Collapsed to a single GPU** (runtimes within 0.2 % of its own): RNN (seeds 0, 2).'
+    """
+    policies = [
+        f"{title} ({'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))})"
+        for title, seeds in seeds_of_policies.items()
+        if seeds
+    ]
+    if not policies:
+        return ""
+    return (
+        "**Collapsed to a single GPU** (runtimes within "
+        f"{100 * COLLAPSED_ON_AVERAGE:g} % of its own): {', '.join(policies)}."
+    )
+
+
+def updates_curve(values: Sequence[float]) -> NDArray[np.float64]:
+    """Return float64[K, 2], rows of the number of an update and its value."""
+    return np.array(list(enumerate(values, start=1)), np.float64)
+
+
 def bands_figure(
-    curves: Mapping[str, Sequence[NDArray[np.float64]]], across: str, title: str
+    curves: Mapping[str, Sequence[NDArray[np.float64]]],
+    across: str,
+    title: str,
+    ordinate: str = RUNTIME,
 ) -> Figure:
     """Draw the mean over seeds of each curve, in a band from the least to the most.
 
-    Curves are by name, float64[K, 2] for each seed: rows of a place and seconds; ``across`` is the
-    label of places. Seeds may have other places. In between, curves are straight.
+    Curves are by name, float64[K, 2] for each seed: rows of a place and a value. ``across`` and
+    ``ordinate`` are the labels of places and values. Seeds may have other places. In between,
+    curves are straight.
     """
     figure = new_figure(9, 5.5)
     axes = figure.add_subplot()
@@ -223,7 +278,7 @@ def bands_figure(
         axes.plot(places, values.mean(axis=0), color=line_colour, label=name)
         axes.fill_between(places, minimum, maximum, color=line_colour, alpha=0.2, linewidth=0)
     axes.set_xlabel(across)
-    axes.set_ylabel(RUNTIME)
+    axes.set_ylabel(ordinate)
     axes.set_title(title)
     axes.legend(fontsize="small")
     return figure

@@ -10,7 +10,17 @@ from placeto.texts import seconds_text, share_text
 from placeto.trials.records import Episode
 from placeto.trials.tables import NOTHING
 from placeto.trials.trials import Experiment, Graph, Page, Results, Trial
-from placeto_experiments.paper.pages import bands_figure, count_text, paragraphs, spread, table
+from placeto_experiments.paper.pages import (
+    COLLAPSED_ON_AVERAGE,
+    ENTROPY,
+    bands_figure,
+    collapse_remark,
+    count_text,
+    paragraphs,
+    spread,
+    table,
+    updates_curve,
+)
 from placeto_experiments.paper.placers import training, trial
 from placeto_experiments.paper.plan import (
     Plan,
@@ -21,7 +31,7 @@ from placeto_experiments.paper.plan import (
 from placeto_experiments.paper.tasks import FinalEpisode
 from placeto_policy import Settings
 
-LEARNING, EPISODE = "learning.png", "episode.png"
+LEARNING, ENTROPIES, EPISODE = "learning.png", "entropy.png", "episode.png"
 NEAR = 1.05  # times the fastest end of all trainings
 TITLES = {
     "intermediate": "Intermediate",
@@ -71,8 +81,16 @@ def _settings(plan: Plan) -> dict[str, Settings]:
 
 def _page(results: Results, name: str, plan: Plan) -> Page:
     kinds = list(_settings(plan))
+    trained = {
+        reward: [results.trained(f"{reward}-{seed}") for seed in plan.seeds] for reward in kinds
+    }
     learning = {
-        reward: [_learning(results, reward, seed) for seed in plan.seeds] for reward in kinds
+        reward: [updates_curve(record.runtimes) for record in records]
+        for reward, records in trained.items()
+    }
+    entropies = {
+        reward: [updates_curve(record.entropies) for record in records]
+        for reward, records in trained.items()
     }
     steps = {
         reward: [_steps(results, reward, name, seed) for seed in plan.seeds] for reward in kinds
@@ -95,10 +113,20 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
         f"|>updates to within {100 * (NEAR - 1):.0f} %|>variation over seeds|>evaluations",
         map(row, kinds),
     )
+    # An episode begins with all groups on one GPU.
+    collapsed = {
+        TITLES[reward]: [
+            seed
+            for seed, curve in zip(plan.seeds, curves, strict=True)
+            if abs(curve[-1, 1] / curve[0, 1] - 1) <= COLLAPSED_ON_AVERAGE
+        ]
+        for reward, curves in steps.items()
+    }
     return Page(
-        paragraphs("rewards", plan=plan, runtimes=runtimes),
+        paragraphs("rewards", plan=plan, runtimes=runtimes, collapsed=collapse_remark(collapsed)),
         {
             LEARNING: bands_figure(_titled(learning), "updates", "Learning"),
+            ENTROPIES: bands_figure(_titled(entropies), "updates", "Entropy", ENTROPY),
             EPISODE: bands_figure(_titled(steps), "steps of the episode", "One final episode"),
         },
     )
@@ -106,10 +134,6 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
 
 def _titled(curves: dict[str, list[Curve]]) -> dict[str, list[Curve]]:
     return {TITLES[reward]: seed_curves for reward, seed_curves in curves.items()}
-
-
-def _learning(results: Results, reward: str, seed: int) -> Curve:
-    return np.array(list(enumerate(results.trained(f"{reward}-{seed}").runtimes, start=1)))
 
 
 def _steps(results: Results, reward: str, name: str, seed: int) -> Curve:

@@ -266,7 +266,7 @@ class TrainPlaceto:
     validation: tuple[Graph, ...] = ()
 
     def run(self, workspace: Workspace, watch: Watch) -> TrialRecord:
-        """Train, and return the mean runtime of each update."""
+        """Train, and return the mean runtime and entropy of each update."""
         warm_up("placeto")
         path = workspace.policy_file(self.policy)
         log_path = path.with_suffix(".jsonl")
@@ -287,8 +287,7 @@ class TrainPlaceto:
         )
         if not done:
             raise StoppedError
-        seconds, runtimes = _of_log(log_path)
-        return Trained(evaluations=trainer.evaluations, seconds=seconds, runtimes=runtimes)
+        return trained_of(log_path)
 
     def _trainer(self, workspace: Workspace, path: Path) -> Trainer:
         """Return a new trainer, or that of the checkpoint."""
@@ -349,12 +348,16 @@ class TrainRnn:
         )
 
 
-def _of_log(path: Path) -> tuple[float, list[float]]:
-    """Return seconds and runtimes of a training that may have been interrupted several times."""
+def trained_of(path: Path) -> Trained:
+    """Return the record of a training from its log; it may have been interrupted several times."""
     problem = f"{path}: expected a line for each update"
     rows = [decode_json(line, UpdateSummary, problem) for line in path.read_bytes().splitlines()]
     if not rows:
         raise PolicyError(f"{problem}, got none")
     counts = np.diff([row.evaluations for row in rows], prepend=0)
-    seconds = float((counts / [row.evaluations_per_second for row in rows]).sum())
-    return seconds, [row.runtime for row in rows]
+    return Trained(
+        evaluations=rows[-1].evaluations,
+        seconds=float((counts / [row.evaluations_per_second for row in rows]).sum()),
+        runtimes=[row.runtime for row in rows],
+        entropies=[row.entropy for row in rows],
+    )

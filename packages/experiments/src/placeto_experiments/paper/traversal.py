@@ -9,6 +9,7 @@ from placeto.texts import seconds_text, share_text
 from placeto.trials.trials import Experiment, Graph, Page, Results
 from placeto_experiments.paper.pages import (
     Summary,
+    collapse_remark,
     count_text,
     distributions_figure,
     paragraphs,
@@ -57,6 +58,7 @@ def traversal(source: str, plan: Plan) -> Experiment:
     ]
     in_unseen, in_usual = zip(*PAIRS.values(), strict=True)
     trials += [*place(in_unseen, unseen, plan), *place(in_usual, [usual_order], alone)]
+    trials += place(["single"], [usual_order], plan)
     return Experiment(
         name="traversal",
         title=f"Orders of traversal of {source}",
@@ -104,6 +106,12 @@ def _page(results: Results, graph: Graph, unseen: list[Graph], plan: Plan) -> Pa
         placeto=100 * TRAVERSAL_PLACETO,
         rnn=100 * TRAVERSAL_RNN,
         runtimes=runtimes,
+        collapsed=collapse_remark(
+            {
+                TITLES[label]: summary.collapsed(label, usual.values("single", plan.seeds[0]))
+                for label, _ in PAIRS.values()
+            }
+        ),
         evaluations=_evaluations_table(usual),
     )
     return Page(page_paragraphs, {FIGURE: figure})

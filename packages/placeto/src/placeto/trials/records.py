@@ -107,11 +107,12 @@ class Episode(_TrialRecord, frozen=True, kw_only=True):
 
 
 class Trained(_TrialRecord, frozen=True, kw_only=True):
-    """A training, and the mean runtime of the episodes of each update in seconds."""
+    """A training, and numbers of each of its updates; none of an RNN."""
 
     evaluations: int
     seconds: float
-    runtimes: list[float] = []
+    runtimes: list[float] = []  # means over the episodes, seconds
+    entropies: list[float] = []  # means over the steps, nats
 
 
 TrialRecord = Problem | Failed | Outcome | Placed | Episode | Trained
