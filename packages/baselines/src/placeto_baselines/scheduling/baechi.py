@@ -143,7 +143,7 @@ class Frontier(Timetable):
         for task in self.ready:
             self.arrivals[task] = self.arrival(task)
 
-    def starts(self, tasks: int | list[int]) -> NDArray[np.float64]:
+    def starts(self, tasks: int | NDArray[np.integer]) -> NDArray[np.float64]:
         """Return float64[..., D], when ready tasks could start on each device."""
         starts: NDArray[np.float64] = np.maximum(
             self.arrivals[tasks], np.maximum(self.free, self.now)
@@ -151,11 +151,10 @@ class Frontier(Timetable):
         return starts
 
     def add(self, task: int, device: int, start: float) -> list[int]:
-        num_ready = len(self.ready) - 1
         settled = super().add(task, device, start)
         self.now = start
         self.scheduled[task] = True
-        for reader in self.ready[num_ready:]:
+        for reader in self.newly_ready:
             self.arrivals[reader] = self.arrival(reader)
         for settled_group in settled:
             self._free_bytes[self.placement[settled_group]] -= self._total[settled_group]
@@ -205,9 +204,9 @@ def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list
         return is_child, -level[task], device in awake, tasks.seconds[task, device], *pair
 
     while frontier.ready:
-        ready = np.array(frontier.ready)
+        ready = np.array([*frontier.ready])
         eligible = frontier.candidates[tasks.group_of[ready]]
-        start = frontier.starts(frontier.ready)
+        start = frontier.starts(ready)
         urgent = np.where(eligible, frontier.arrivals[ready], 0.0).max(axis=1)
         for device, (child, until) in list(awake.items()):
             if _first_start(frontier, child, device) > until:
@@ -225,7 +224,7 @@ def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list
         child = favourite[task]
         if child != NOWHERE:
             (size,) = (size for source, size in tasks.predecessors[child] if source == task)
-            slowest = float(tasks.transfers(size)[device].max())
+            slowest = float(tasks.transfers(size, device).max())
             awake[device] = child, float(frontier.finish[task]) + slowest
     return frontier.completed()
 

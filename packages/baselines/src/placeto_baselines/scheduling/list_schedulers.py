@@ -1,6 +1,7 @@
 """HEFT and the longest path first: the order of ops, then a device for each group."""
 
 from bisect import bisect_right
+from heapq import heappop, heappush
 from operator import itemgetter
 
 import numpy as np
@@ -97,8 +98,11 @@ class CriticalPathPlacer(ListScheduler):
         timetable = Timetable(tasks)
         order = np.lexsort((np.arange(tasks.num_tasks), -tasks.upward_rank()))
         place = np.argsort(order).tolist()
+        queue: list[int] = []  # places in the order, of ready tasks
         while timetable.ready:
-            task = min(timetable.ready, key=place.__getitem__)
+            for task in timetable.newly_ready:
+                heappush(queue, place[task])
+            task = int(order[heappop(queue)])
             devices = timetable.devices(task)
             start = np.maximum(timetable.arrival(task), timetable.free)[devices]
             finish = start + tasks.seconds[task, devices]

@@ -69,11 +69,14 @@ class TaskGraph:
                 self.predecessors[waiter].append((source, None))
                 self.successors[source].append((waiter, 0.0))
 
-    def transfers(self, size: int | None) -> NDArray[np.float64]:
-        """Return float64[D, D], the seconds that bytes, or nothing, take from device to device."""
+    def transfers(
+        self, size: int | None, sources: int | list[int], readers: slice | range = slice(None)
+    ) -> NDArray[np.float64]:
+        """Return the seconds that bytes, or nothing, take from devices to all, or to readers."""
         if size is None:
-            return np.zeros_like(self._latency)
-        seconds: NDArray[np.float64] = self._latency + size * self._seconds_per_byte
+            return np.zeros(self._latency[sources, readers].shape)
+        seconds_per_byte = self._seconds_per_byte[sources, readers]
+        seconds: NDArray[np.float64] = self._latency[sources, readers] + size * seconds_per_byte
         return seconds
 
     def upward_rank(self, *, with_transfers: bool = True) -> NDArray[np.float64]:
@@ -120,8 +123,10 @@ class Timetable:
         self.start, self.finish = np.zeros((2, tasks.num_tasks))
         self.free = np.zeros(tasks.num_devices)  # end of all that is scheduled on each device
         self.missing = [len(sources) for sources in tasks.predecessors]
-        # Tasks that are not scheduled, but all of whose predecessors are.
-        self.ready = [task for task in tasks.order if not self.missing[task]]
+        # Tasks that are not scheduled, but all of whose predecessors are, in the order in which
+        # they became so, and those that the last one made ready.
+        self.newly_ready = [task for task in tasks.order if not self.missing[task]]
+        self.ready = dict.fromkeys(self.newly_ready)
 
     def devices(self, task: int) -> NDArray[np.intp]:
         """Return the devices that a task may go to: that of its group, if it has one."""
@@ -136,8 +141,7 @@ class Timetable:
         Without bytes, when it is done.
         """
         device = self.placement[self.tasks.group_of[task]]
-        seconds: NDArray[np.float64] = self.tasks.transfers(size)[device] + float(self.finish[task])
-        return seconds
+        return self.tasks.transfers(size, int(device)) + float(self.finish[task])
 
     def arrival(self, task: int) -> NDArray[np.float64]:
         """Return float64[D], when a task can start on each device, but for what else runs there.
@@ -150,7 +154,7 @@ class Timetable:
         readers = range(self.tasks.num_devices)
         for data, size in self.tasks.data[task]:
             homes = [self._home(int(self.tasks.group_of[data]), reader) for reader in readers]
-            np.maximum(arrival, self.tasks.transfers(size)[homes, readers], out=arrival)
+            np.maximum(arrival, self.tasks.transfers(size, homes, readers), out=arrival)
         return arrival
 
     def add(self, task: int, device: int, start: float) -> list[int]:
@@ -162,11 +166,12 @@ class Timetable:
         seconds = float(self.tasks.seconds[task, device])
         self.start[task], self.finish[task] = start, start + seconds
         self.free[device] = max(self.free[device], self.finish[task])
-        self.ready.remove(task)
-        for reader, _ in self.tasks.successors[task]:
+        readers = [reader for reader, _ in self.tasks.successors[task]]
+        for reader in readers:
             self.missing[reader] -= 1
-            if not self.missing[reader]:
-                self.ready.append(reader)
+        self.newly_ready = [reader for reader in readers if not self.missing[reader]]
+        del self.ready[task]
+        self.ready |= dict.fromkeys(self.newly_ready)
         return settled
 
     @property
