@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ledger.entries import Entry, entries
-from placeto.texts import TextTable, share_text
+from ledger.entries import Entry, Verdict, entries, verdicts
+from placeto.placing.costs import DOES_NOT_FIT, FITS, MAY_NOT_FIT, verdict_of_memory
+from placeto.texts import TextTable, bytes_text, share_text
 
 CLEAR = 1.10  # measured times that differ by more than this factor have an order
 EQUAL = 1.001  # simulated times that differ by less have none: rounding alone may order them
@@ -99,6 +100,23 @@ def lines(entry: Entry, compared_rows: Sequence[Compared]) -> list[list[str]]:
     ]
 
 
+def verdict_lines(steps: Iterable[Verdict]) -> list[list[str]]:
+    """Simulate steps that fitted or did not; return a line of each, and one that counts."""
+    lines, right_without, right_with = [], [], []
+    for step in steps:
+        print(f"{step.text} ...", file=sys.stderr)
+        devices, peaks = step.setting.cluster.devices, step.setting.peak_memory()
+        found = {verdict_of_memory(*pair) for pair in zip(devices, peaks, strict=True)}
+        verdict = next(text for text in (DOES_NOT_FIT, MAY_NOT_FIT, FITS) if text in found)
+        right_without.append((verdict != DOES_NOT_FIT) == step.fits)
+        right_with.append((verdict == FITS) == step.fits)
+        measured = bytes_text(step.measured_bytes) if step.measured_bytes else ""
+        outcome = FITS if step.fits else DOES_NOT_FIT
+        lines.append([step.text, outcome, measured, bytes_text(int(peaks.max())), verdict])
+    counted = f"right: {sum(right_with)} of {len(lines)}; with peaks alone {sum(right_without)}"
+    return [*lines, ["all", "", "", "", counted]]
+
+
 def _signed(error: float) -> str:
     return "" if np.isnan(error) else f"{100 * error:+.1f} %"
 
@@ -107,7 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the summary and a table of each part."""
     parser = argparse.ArgumentParser(prog="ledger", description=__doc__)
     parser.add_argument("--only", default="", help="text in the names of the entries")
-    only = parser.parse_args(arguments).only
+    parser.add_argument("--memory", action="store_true", help="show verdicts of memory instead")
+    options = parser.parse_args(arguments)
+    only = options.only
+    if options.memory:
+        steps = [step for step in verdicts() if only in step.text]
+        columns = ["step", "measured", ">bytes in use", ">simulated peak", "simulated"]
+        print(TextTable("", columns, verdict_lines(steps)).markdown())
+        return
     rows_of_entry = {entry: compared(entry) for entry in entries() if only in entry.name}
     if not rows_of_entry:
         raise SystemExit(f"--only: expected a part of a name of an entry, got {only}")

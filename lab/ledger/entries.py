@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ledger.models import Transformer
-from ledger.settings import MODES, InStages, Setting
+from ledger.settings import MODES, InStages, Setting, Training
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,49 @@ class Entry:
     rows: tuple[Row, ...]
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """A training step that fitted the memory of its devices, or did not."""
+
+    text: str
+    source: str
+    fits: bool
+    measured_bytes: float  # of the fullest device, with all that is not of tensors; 0 if unknown
+    setting: Training
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("ledger.toml").read_text())
+
+
+def _setting(values: dict[str, Any]) -> Setting:
+    document = _document()
+    values |= document["links"].get(values.get("link"), {})
+    if "model" in values:
+        values = document["models"][values.pop("model")] | values
+    return setting_of(values)
+
+
+@cache
+def verdicts() -> tuple[Verdict, ...]:
+    """Return all steps that fitted or did not."""
+    return tuple(
+        Verdict(
+            f"{entry['name']}: {text}",
+            entry["source"],
+            fits,
+            measured_bytes,
+            cast(Training, _setting(entry["setting"] | changes)),
+        )
+        for entry in _document()["verdicts"]
+        for text, fits, measured_bytes, changes in entry["rows"]
+    )
+
+
 @cache
 def entries() -> tuple[Entry, ...]:
     """Return all entries."""
-    document = tomllib.loads(Path(__file__).with_name("ledger.toml").read_text())
-
-    def setting(values: dict[str, Any]) -> Setting:
-        values |= document["links"].get(values.get("link"), {})
-        if "model" in values:
-            values = document["models"][values.pop("model")] | values
-        return setting_of(values)
-
     return tuple(
         Entry(
             entry["name"],
@@ -52,12 +84,12 @@ def entries() -> tuple[Entry, ...]:
                 Row(
                     text,
                     1 / measured if entry.get("rates") else measured,
-                    setting(entry["setting"] | changes),
+                    _setting(entry["setting"] | changes),
                 )
                 for text, measured, changes in entry["rows"]
             ),
         )
-        for entry in document["entries"]
+        for entry in _document()["entries"]
     )
 
 

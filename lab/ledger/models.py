@@ -41,6 +41,8 @@ class Transformer:
     normalises_outside
         True for the layers of DT-FM: normalisations are outside of checkpointing, and what is added
         to attention and MLP is normalised. Scores are divided, not queries, and the MLP has ReLU.
+    fused_attention
+        True for attention that keeps no scores.
     predicts_words
         True for logits of each next word, False for two classes of the first token.
     """
@@ -57,6 +59,7 @@ class Transformer:
     checkpointing: bool = False
     dropout: bool = False
     normalises_outside: bool = False
+    fused_attention: bool = False
     predicts_words: bool = True
 
     @property
@@ -115,6 +118,10 @@ class _Layer(nn.Module):
         shape = (self.sizes.batch, self.sizes.length, self.sizes.heads, -1)
         products = self.qkv(features).chunk(3, dim=-1)
         query, key, value = (product.view(shape).transpose(1, 2) for product in products)
+        if self.sizes.fused_attention:
+            dropout = 0.1 if self.sizes.dropout else 0.0
+            attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+            return self.dropped(self.out(attended.transpose(1, 2).flatten(2)))
         scale = key.shape[-1] ** -0.5
         if self.sizes.normalises_outside:
             scores = query @ key.transpose(2, 3) * scale

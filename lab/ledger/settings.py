@@ -138,6 +138,13 @@ class Training(InStages):
         """Return the simulated seconds per sequence."""
         return runtime(self.problem()) / (self.micro_batches * self.model.batch)
 
+    def peak_memory(self) -> NDArray[np.int64]:
+        """Return int64[D], the simulated peak memory of each device, in bytes."""
+        problem = self.problem()
+        placement = np.arange(problem.num_groups, dtype=np.int32)
+        peaks: NDArray[np.int64] = Simulator(problem).evaluate(placement[None]).peak_memory[0]
+        return peaks
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inference(InStages):
