@@ -43,6 +43,13 @@ def test_layers_have_devices_of_their_own_or_stay_with_their_neighbours(
     assert placed(ExpertPlacer(NMT), problem) == expected
 
 
+@pytest.mark.parametrize("numbers", [[0, 1, 2, 3], [101, 102, 103, 104], [0, 2, 4, 60]])
+def test_layers_are_counted_in_their_order_wherever_their_numbers_begin(numbers: list[int]) -> None:
+    scopes = [f"decoder.layers.{number}" for number in numbers]
+    assert NMT.devices([*scopes, "softmax"], 2).tolist() == [0, 0, 1, 1, 1]
+    assert NMT.devices([*reversed(scopes), "softmax"], 8).tolist() == [3, 2, 1, 0, 3]
+
+
 def test_the_branches_of_each_module_go_round_the_devices() -> None:
     scopes = ["stem", "Mixed_5b.branch1x1", "Mixed_5b.branch3x3_1", "Mixed_5b.branch_pool", ""]
     scopes += ["Mixed_5c.branch_pool", "Mixed_5c.branch1x1"]

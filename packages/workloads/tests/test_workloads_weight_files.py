@@ -160,11 +160,10 @@ BAD_BYTES: dict[str, tuple[bytes, bytes, str]] = {
     "dimensions": (NORM + b"\1", NORM + b"\5", "at most 4 dimensions"),
     "blocks": (*put(QUERY, "IQQ", (2, 64, 64), (2, 8, 512)), "of 32, got the shape 512 x 8"),
     "blocks without tensors": (*put(COUNT, "II", (4, 2), (4, 3)), "got those of 2"),
-    "offset": (*put(NORM, "IQI", (1, 64, 0), (1, 2**62, 0)), "within the"),
 }
 
 
-@pytest.mark.parametrize("name", [*BAD_BYTES, "empty", "cut header", "cut weights"])
+@pytest.mark.parametrize("name", [*BAD_BYTES, "empty", "cut header"])
 def test_what_is_wrong_with_a_gguf_file_is_said_in_a_line(
     name: str, written: bytes, tmp_path: Path
 ) -> None:
@@ -176,7 +175,6 @@ def test_what_is_wrong_with_a_gguf_file_is_said_in_a_line(
         data, words = {
             "empty": (b"", "expected a GGUF file, got one of 0 bytes"),
             "cut header": (written[:200], "expected a header that ends before byte 200"),
-            "cut weights": (written[:-40], "the file is damaged, or cut off"),
         }[name]
     path = tmp_path / "model.gguf"
     path.write_bytes(data)
@@ -185,6 +183,19 @@ def test_what_is_wrong_with_a_gguf_file_is_said_in_a_line(
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_header_of_a_file_is_enough(written: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    expected = write_gguf(path, "llama", CONFIGS["llama"])
+    begin = gguf.GGUFReader(path).data_offset
+    assert begin < len(written) == path.stat().st_size
+    for extra in (0, 1, 1000):  # as a download of a round number of bytes has some of the weights
+        path.write_bytes(written[: begin + extra])
+        assert decoding_step(path).parameter_bytes == expected
+    path.write_bytes(written[: begin - gguf.GGUF_DEFAULT_ALIGNMENT])
+    with pytest.raises(WorkloadError, match="expected a header that ends before byte"):
+        decoding_step(path)
 
 
 def damaged(whole: bytes, end: int, count: int) -> Iterator[bytes]:

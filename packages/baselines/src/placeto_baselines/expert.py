@@ -33,9 +33,10 @@ class ExpertScopes:
         Pattern with two groups: the name of a module, and the name of one of its parallel branches.
         The branches of each module go to the devices in turn, in the order of their first ops.
     layer : text or None
-        Pattern with one group, the number of a layer. Layer ``l`` of encoder and decoder goes to
-        device ``l`` (Wu et al. 2016). More layers than devices are divided in order, so that
-        neighbours stay together.
+        Pattern with one group, the number of a layer. The layers ``l`` of encoder and decoder share
+        a device, the first numbers the first one (Wu et al. 2016). More layers than devices are
+        divided in order, so that neighbours stay together. Numbers may begin anywhere and have
+        gaps.
     with_last_layer : text or None
         Scopes that stay with the last layer: attention and softmax of a translation model.
 
@@ -90,9 +91,12 @@ class ExpertScopes:
             If the pattern of layers matches something that is not a number.
         """
         layers = [self._layer(scope) for scope in scopes]
-        last_layer = max(layers, default=NOWHERE)
-        num_parts = max(last_layer + 1, num_devices)
-        with_last_layer = None if last_layer == NOWHERE else self.with_last_layer
+        numbers = sorted(set(layers) - {NOWHERE})
+        num_parts = max(len(numbers), num_devices)
+        device_of_layer = {
+            layer: rank * num_devices // num_parts for rank, layer in enumerate(numbers)
+        }
+        with_last_layer = self.with_last_layer if numbers else None
         device_of = np.full(len(scopes), NOWHERE)
         turn: dict[str, dict[str, int]] = {}  # of each branch of each module
         for op, (scope, layer) in enumerate(zip(scopes, layers, strict=True)):
@@ -101,9 +105,9 @@ class ExpertScopes:
                 branches = turn.setdefault(match[1], {})
                 device_of[op] = branches.setdefault(match[2], len(branches)) % num_devices
             elif layer != NOWHERE:
-                device_of[op] = layer * num_devices // num_parts
+                device_of[op] = device_of_layer[layer]
             elif with_last_layer and re.match(with_last_layer, scope):
-                device_of[op] = last_layer * num_devices // num_parts
+                device_of[op] = device_of_layer[numbers[-1]]
         return device_of
 
     def _layer(self, scope: str) -> int:

@@ -118,7 +118,6 @@ class _Cursor:
 
     def __init__(self, path: Path, data: mmap.mmap, file_size: int) -> None:
         self.path = path
-        self.file_size = file_size
         self.place = 0
         self._data = data
         self._end = min(file_size, LARGEST_HEADER)
@@ -207,10 +206,9 @@ def _value(cursor: _Cursor, key: str, kind: int) -> Any:
 
 
 def _tensors(cursor: _Cursor, count: int) -> dict[str, StoredTensor]:
-    """Return the tensors that a header lists, each within the file."""
+    """Return the tensors that a header lists; their values need not be in the file."""
     path = cursor.path
     tensors: dict[str, StoredTensor] = {}
-    offsets: dict[str, int] = {}
     for _ in range(count):
         name = cursor.text()
         if name in tensors:
@@ -222,15 +220,8 @@ def _tensors(cursor: _Cursor, count: int) -> dict[str, StoredTensor]:
                 f"got {num_dimensions}"
             )
         sizes = cursor.numbers("Q", num_dimensions)
-        kind, offsets[name] = cursor.number("I"), cursor.number("Q")
+        kind, _offset = cursor.number("I"), cursor.number("Q")
         tensors[name] = StoredTensor(sizes[::-1], _num_bytes(path, name, sizes, kind))
-    for name, tensor in tensors.items():
-        end = cursor.place + offsets[name] + tensor.num_bytes
-        if end > cursor.file_size:
-            raise WorkloadError(
-                f"{path}: expected {name} within the {cursor.file_size:,} bytes of the file, but "
-                f"it ends at byte {end:,} or later; the file is damaged, or cut off"
-            )
     return tensors
 
 
