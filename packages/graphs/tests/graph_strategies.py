@@ -15,6 +15,7 @@ from placeto_graphs import (
     Grouping,
     OpGraph,
     PlacementProblem,
+    TokenCache,
     colocate,
     colocate_by_id,
 )
@@ -38,6 +39,14 @@ COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "computed_part": st.floats(0, 1),
     "micro_batch": st.integers(-1, 4),
 }
+
+token_caches = st.builds(
+    TokenCache,
+    context=st.integers(1, 8),
+    sequences=st.integers(1, 3),
+    bits=st.sampled_from([4, 8, 16]),
+    on_cpu=st.booleans(),
+)
 
 
 def arrays(elements: st.SearchStrategy[Any], count: int) -> st.SearchStrategy[list[Any]]:
@@ -77,6 +86,7 @@ def op_graphs(draw: st.DrawFn, max_ops: int = 12, *, shuffled: bool = True) -> O
         waits=np.array(waits, np.int32).reshape(-1, 2),
         held_tensors=np.array(held_tensors, np.int32),
         tokens=draw(st.integers(0, 3)),
+        cache=draw(st.none() | token_caches),
         **columns,
     )
 

@@ -14,7 +14,12 @@ import pytest
 import placeto
 from placeto.outputs import file_name, json_text
 from placeto.placing.cost_texts import bound_text, overflow_text, too_large_text
-from placeto.placing.reports import bottleneck_text, busy_receivers, rate_text
+from placeto.placing.reports import (
+    PUBLISHED_RATES,
+    bottleneck_text,
+    busy_receivers,
+    rate_text,
+)
 from placeto.problems.options import group_counts
 from placeto.progress import clock, progress_text, time_left_text
 from placeto.texts import (
@@ -26,11 +31,66 @@ from placeto.texts import (
     seconds_text,
     share_text,
 )
-from placeto_graphs import PlacementProblem, from_networkx, parse_cluster
+from placeto_graphs import DEVICE_KINDS, PlacementProblem, from_networkx, parse_cluster
 from placeto_graphs.errors import not_among
 from placeto_simulator import Simulator
 
-DECODING = from_networkx(nx.DiGraph([("a", "b")]))
+
+def decoding(
+    spec: str,
+    *,
+    bits: float = 4.5,
+    tokens: int = 1,
+    phases: tuple[int, int] = (0, 0),
+    op_type: str = "aten.mm",
+    **kind: Any,
+) -> PlacementProblem:
+    """Return a step of two products, each of a token and a million weights."""
+    ops = nx.DiGraph([("a", "b")], tokens=tokens)
+    for name, phase in zip(ops, phases, strict=True):
+        ops.add_node(name, op_type=op_type, flops=2e6, bytes_accessed=1e6 * bits / 8, phase=phase)
+    cluster = parse_cluster(spec)
+    kinds = tuple(
+        replace(DEVICE_KINDS[name], **kind)
+        for name in {device.kind for device in cluster.devices}
+        if kind
+    )
+    graph = from_networkx(ops)
+    return PlacementProblem(
+        graph=graph,
+        cluster=replace(cluster, kinds=kinds),
+        compute_time=np.ones((2, cluster.num_devices)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "placement", "key"),
+    [
+        (decoding("1xrtx3090"), [0, 0], ("GPUs", 4)),
+        (decoding("1xrtx3090+1xa100", bits=16.1), [0, 1], ("GPUs", 16)),
+        (decoding("1xm2-ultra", bits=4.9), [0, 0], ("Macs", 4)),
+        (decoding("1xcpu-ddr4-2ch+1xp40"), [0, 0], ("CPUs", 4)),
+        (decoding("1xcpu-ddr4-2ch+1xp40"), [0, 1], ("CPUs and GPUs", 4)),
+        (decoding("1xcpu-ddr4-2ch+1xp40", bits=16), [0, 1], None),
+        (decoding("1xmi300x"), [0, 0], None),
+        (decoding("1xrtx3090", speed=0.9), [0, 0], None),
+        (decoding("1xrtx3090", tokens=4), [0, 0], None),
+        (decoding("1xrtx3090", op_type="aten.mul"), [0, 0], None),
+    ],
+)
+def test_tokens_per_second_have_the_error_of_such_devices_and_weights(
+    problem: PlacementProblem, placement: list[int], key: tuple[str, int] | None
+) -> None:
+    rate = f"{problem.graph.tokens / 0.01:g} tokens/s"
+    expected = f" ({rate})"
+    if key is not None:
+        least, most = PUBLISHED_RATES[key]
+        expected = f" ({rate}; {least:+d} to {most:+d} % from published rates)"
+    devices = np.array(placement, np.int32)
+    assert rate_text(problem, devices, 0.01) == expected
+    assert rate_text(problem, devices, 0.01, is_doubtful=True) == f" ({rate})"
+
+
 V100S = parse_cluster("2xv100")
 UNIT = "MB sent"
 
@@ -47,11 +107,12 @@ UNIT = "MB sent"
             (2152.3, "2,152 s"), (1.5612, "1.561 s"), (0.0123, "12.30 ms"), (25e-6, "25.00 µs"),
             (3e-9, "3 ns"),
         )),
-        *((rate_text, (replace(DECODING, tokens=tokens), value), text) for tokens, value, text in (
+        *((rate_text, (decoding("1xv100", tokens=tokens), np.zeros(2, np.int32), value), text)
+          for tokens, value, text in (
             (0, 0.025, " (40 steps/s)"), (0, 1.5, " (0.6667 steps/s)"), (2, 0.0, ""),
-            (2, 0.025, " (80 tokens/s; -41 to +15 % from published rates)"),
+            (2, 0.025, " (80 tokens/s)"),
         )),
-        (rate_text, (replace(DECODING, phases=np.array([0, 1], np.int8)), 1.0), ""),
+        (rate_text, (decoding("1xv100", phases=(0, 1)), np.zeros(2, np.int32), 1.0), ""),
         (cost_text, (0.0123,), "12.30 ms"),
         (cost_text, (1234.5, UNIT), "1,234 MB sent"),
         *((change_text, (value,), text) for value, text in (

@@ -48,6 +48,61 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     },
     "mamba": {"hidden_size": 8, "num_hidden_layers": 1, "state_size": 4, "vocab_size": 20},
 }
+# Decoders with a state: of linear attention, of state spaces, or of convolutions alone.
+SSM = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_expand": 2}
+WITH_STATES: Mapping[str, Mapping[str, Any]] = {
+    "qwen3_next": {
+        **DECODER,
+        "head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8,
+    },
+    "qwen3_5_text": {
+        **DECODER,
+        "head_dim": 8,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    },
+    "jamba": {
+        **DECODER,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+        "num_experts": 4,
+        "mamba_d_state": 4,
+        "mamba_dt_rank": 2,
+        "use_mamba_kernels": False,
+    },
+    "granitemoehybrid": {
+        **DECODER,
+        **SSM,
+        "layer_types": ["linear_attention", "full_attention"],
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 8,
+    },
+    "lfm2": {**DECODER, "layer_types": ["conv", "full_attention"]},
+    "nemotron_h": {
+        **DECODER,
+        "hybrid_override_pattern": "M*",
+        "head_dim": 8,
+        "mamba_num_heads": 4,
+        "mamba_head_dim": 8,
+        "ssm_state_size": 4,
+        "n_groups": 1,
+    },
+}
 ONE_LAYER = {**WIDTHS, "num_hidden_layers": 1}
 IMAGES = {**ONE_LAYER, "image_size": 16, "patch_size": 4}
 MORE: Mapping[str, Mapping[str, Any]] = {

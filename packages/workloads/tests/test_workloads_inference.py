@@ -18,6 +18,7 @@ from small_transformers import (
     SLIDING,
     SMALL,
     WINDOW,
+    WITH_STATES,
     small_inference_step,
 )
 
@@ -47,6 +48,55 @@ def test_a_decode_step_says_the_next_word_as_the_whole_text_does() -> None:
         torch.testing.assert_close(logits, expected)
 
 
+@pytest.mark.parametrize("name", WITH_STATES)
+def test_a_decode_step_goes_on_from_the_state_of_the_library(name: str) -> None:
+    step = small_inference_step(
+        name, "decode", WITH_STATES[name], context=CONTEXT, device="cpu", dtype="float32"
+    )
+    torch.manual_seed(0)
+    words = torch.randint(30, (SEQUENCES, CONTEXT))
+    with torch.no_grad():
+        expected = step.model(input_ids=words, use_cache=False).logits[:, -1]
+        of_library = step.model(input_ids=words[:, :-1], use_cache=True).past_key_values
+        num_states = 0
+        for layer, library_layer in zip(
+            step.example_inputs["past_key_values"].layers, of_library.layers, strict=True
+        ):
+            for kind in ("conv_states", "recurrent_states"):
+                for index, state in getattr(library_layer, kind, {}).items():
+                    if state is not None:
+                        getattr(layer, kind)[index].copy_(state)
+                        num_states += 1
+            if getattr(library_layer, "keys", None) is not None:
+                layer.keys[:, :, : CONTEXT - 1] = library_layer.keys
+                layer.values[:, :, : CONTEXT - 1] = library_layer.values
+        logits = step.model(**{**step.example_inputs, "input_ids": words[:, -1:]}).logits[:, -1]
+    assert num_states
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*layers with a state loop over tokens")
+@pytest.mark.parametrize("name", ["jamba", "lfm2"])
+def test_a_prompt_begins_without_a_state(name: str) -> None:
+    step = small_inference_step(
+        name, "prefill", WITH_STATES[name], context=CONTEXT, device="cpu", dtype="float32"
+    )
+    words = step.example_inputs["input_ids"]
+    with torch.no_grad():
+        expected = step.model(input_ids=words, use_cache=False).logits[:, -1]
+        logits = step.model(**step.example_inputs).logits[:, -1]
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_one_token_loops_over_nothing() -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        small_inference_step("qwen3_next", "decode", WITH_STATES["qwen3_next"], context=8)
+    assert not any("loop over tokens" in str(warning.message) for warning in warned)
+    with pytest.warns(UserWarning, match="loop over tokens"):
+        small_inference_step("qwen3_next", "prefill", WITH_STATES["qwen3_next"], context=8)
+
+
 @pytest.mark.filterwarnings("ignore:transformers.mistral. bytes or FLOPs are too high")
 def test_a_prefill_step_says_the_next_word_and_fills_the_cache() -> None:
     for name, settings in (("llama", SHARED_HEADS), ("mistral", SLIDING)):
@@ -68,6 +118,7 @@ def test_a_prefill_step_says_the_next_word_and_fills_the_cache() -> None:
         torch.testing.assert_close(layer.keys[:, :, (CONTEXT - 1) % layer.keys.shape[2]], last)
 
 
+RECURRENT = {"hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 20}
 ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
 
 
@@ -80,8 +131,9 @@ ROPE = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
         ),
         ("mpt", {"n_layers": 1, "max_seq_len": 16, "context": 17}, "at most 16 .* max_seq_len of"),
         ("llama", {**DECODER, "weight_bits": 3}, r"^weight_bits: expected 4, 8 or 16, got 3$"),
+        ("llama", {**DECODER, "cache_bits": 5}, r"^cache_bits: expected 4, 8 or 16, got 5$"),
         ("t5", SMALL["t5"], r"expected a decoder .*, got T5\w+, which has an enc"),
-        ("recurrent_gemma", DECODER, "keys and values, got a LinearAttentionLayer in layer"),
+        ("rwkv", {**RECURRENT, "attention_hidden_size": 8}, "cache of earlier tokens, got Rwkv"),
         ("bert", SMALL["bert"], "BertLMHeadModel, .* an encoder; the setting is_decoder=true"),
         (
             "llama",

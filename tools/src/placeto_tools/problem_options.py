@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from placeto.errors import InputError
 from placeto.placing.place_problem import resolve_placement, sent_back_text
 from placeto.problems.making import problem_of, read_source
-from placeto.problems.options import TRAINING, GroupingOptions, ProblemOptions, SourceOptions
+from placeto.problems.options import (
+    ANY,
+    CACHE_DEVICES,
+    TRAINING,
+    GroupingOptions,
+    ProblemOptions,
+    SourceOptions,
+)
 from placeto.problems.restrictions import Restrictions
 from placeto.problems.sources import parse_sizes
 from placeto.progress import Progress
@@ -37,6 +44,9 @@ def _choice(
     mode: str,
     context: int | None,
     weight_bits: int | None,
+    cache_bits: int | None,
+    cache_device: str,
+    eager: bool,
     autocast: str | None,
 ) -> SourceOptions:
     return SourceOptions(
@@ -47,6 +57,9 @@ def _choice(
         mode=mode,
         context=context,
         weight_bits=weight_bits,
+        cache_bits=cache_bits,
+        cache_device=cache_device,
+        eager=eager,
         autocast=autocast,
     )
 
@@ -99,8 +112,27 @@ source_options = gathered(
     click.option(
         "--weight-bits",
         type=click.Choice([4, 8, 16]),
-        help="Number of bits of each weight of linear layers and experts in prefill and decode; "
-        "with their scales, 4 and 8 take 4.5 and 8.5.  [default: that of the dtype]",
+        help="Number of bits of each weight of embeddings, linear layers and experts in prefill "
+        "and decode; with their scales, 4 and 8 take 4.5 and 8.5.  [default: that of the dtype]",
+    ),
+    click.option(
+        "--cache-bits",
+        type=click.Choice([4, 8, 16]),
+        help="Number of bits of each number of the keys and values in prefill and decode; with "
+        "their scales, 4 and 8 take 4.5 and 8.5.  [default: that of the dtype]",
+    ),
+    click.option(
+        "--cache-device",
+        type=NearestChoice(CACHE_DEVICES),
+        default=ANY,
+        help="Device of the keys and values in prefill and decode: any, that of the attention; "
+        "cpu, host memory, where the attention is computed then.",
+    ),
+    click.option(
+        "--eager",
+        is_flag=True,
+        help="Issue ops of prefill and decode one by one, as eager PyTorch does.  [default: fused "
+        "kernels, as of llama.cpp, vLLM and torch.compile]",
     ),
     click.option(
         "--autocast",

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
@@ -53,6 +54,17 @@ def show_report(report: Any, *contents: TextTable | str, as_json: bool) -> None:
     for line in contents:
         if isinstance(line, str) and line:
             click.echo(line)
+
+
+@contextmanager
+def recorded_warnings() -> Iterator[list[str]]:
+    """Give a list that has the texts of warnings afterwards, when they are shown as usual."""
+    messages: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        yield messages
+    for warning in caught:
+        messages.append(str(warning.message))
+        warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def show_json(report: Any) -> None:

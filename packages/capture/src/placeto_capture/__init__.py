@@ -2,6 +2,7 @@
 
 - `capture`, `capture_step` and `capture_function` record a step as an ``OpGraph``.
 - `cost_model` and `cost_models` estimate the time of each op on kinds of devices.
+- `fused` joins the ops of a step of inference to the kernels that a server runs.
 - `program_step` reads a model from a file.
 - `executable_step`, `make_executable` and `executable_training` make a step that runs op by op.
 """
@@ -9,6 +10,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from placeto_capture.costs.fusing import fused
 from placeto_capture.costs.roofline import cost_model, cost_models
 from placeto_capture.errors import CaptureError, CaptureWarning
 
@@ -37,6 +39,7 @@ __all__ = [
     "cost_models",
     "executable_step",
     "executable_training",
+    "fused",
     "make_executable",
     "program_step",
 ]

@@ -67,8 +67,8 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
         - ``held`` : tuple of the outputs that stay until the step ends
         - ``waits_for`` : tuple of the names of ops that have to be done before it
 
-        Edges have ``tensors``, a tuple of tensors, and ``bytes``, their sum. The attribute
-        ``tokens`` of the graph is `OpGraph.tokens`.
+        Edges have ``tensors``, a tuple of tensors, and ``bytes``, their sum. The attributes
+        ``tokens`` and ``cache`` of the graph are those of `OpGraph`.
 
     Examples
     --------
@@ -81,7 +81,7 @@ def to_networkx(graph: OpGraph) -> nx.DiGraph:
     # networkx takes longer to import than all the rest of this package.
     import networkx as nx  # noqa: PLC0415
 
-    result = nx.DiGraph(tokens=graph.tokens)
+    result = nx.DiGraph(tokens=graph.tokens, cache=graph.cache)
     columns = {
         attribute: np.asarray(getattr(graph, field), dtype=object)
         for field, (attribute, _) in _PER_OP.items()
@@ -203,7 +203,8 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
         - ``waits_for`` : sequence of nodes that have to be done before it
 
         An edge may have ``bytes`` (int, default 0), and ``tensors``, a sequence of the outputs of
-        its first node. Of the attributes of the graph itself, ``tokens`` alone counts.
+        its first node. Of the attributes of the graph itself, ``tokens`` and ``cache``
+        count.
 
     Raises
     ------
@@ -272,6 +273,7 @@ def from_networkx(graph: nx.DiGraph) -> OpGraph:
         "waits": waits,
         "held_tensors": [index[tensor] for tensor in held_tensors],
         "tokens": graph.graph.get("tokens"),
+        "cache": graph.graph.get("cache"),
     }
     return OpGraph(**fields)
 

@@ -18,6 +18,7 @@ from placeto.placing.cost_texts import (
 )
 from placeto.placing.costs import cost_of_result
 from placeto.placing.evaluators import EvaluatorSpec, evaluator_spec
+from placeto.placing.max_context import largest_context
 from placeto.placing.place_problem import (
     DEFAULT_SECONDS,
     NOTHING,
@@ -50,7 +51,7 @@ from placeto_tools.options import (
     seed_option,
 )
 from placeto_tools.problem_options import problem_options, schedule_option
-from placeto_tools.screen import show, show_json, showing_progress
+from placeto_tools.screen import recorded_warnings, show, show_json, showing_progress
 
 
 @click.command(cls=Command)
@@ -110,6 +111,12 @@ from placeto_tools.screen import show, show_json, showing_progress
     "a table compares it; may be repeated.",
 )
 @schedule_option
+@click.option(
+    "--max-context",
+    is_flag=True,
+    help="Place a decode step with the largest context, in steps of 256 tokens, at which a "
+    "placement is found that fits.",
+)
 @problem_options
 @seed_option
 @result_options("Placement file to write: .json.", ".json")
@@ -125,6 +132,7 @@ def place(
     refinement_rounds: int | None,
     additions: tuple[str, ...],
     schedule: str | None,
+    max_context: bool,
     options: ProblemOptions,
     seed: int,
     output: Path,
@@ -160,7 +168,8 @@ def place(
     if placer is not None:
         values = {"max_evaluations": max_evaluations, "seconds": seconds, "seed": seed}
         check_heeded([placer_spec(placer)], "--placer", **values)
-    with showing_progress(problem_name):
+    options = _with_largest_context(problem_name, options, seed) if max_context else options
+    with recorded_warnings() as messages, showing_progress(problem_name):
         source = read_source(problem_name, options)
         problem = problem_of(source, options)
     priced_by = evaluator_spec(objective or source.evaluator)
@@ -218,7 +227,7 @@ def place(
     if as_json:
         show_json(report)
     else:
-        _show_placement(output, placed, priced_by, excess)
+        _show_placement(output, placed, priced_by, excess, is_doubtful=bool(messages))
         for added, placed_larger in placed_with.items():
             _show_what_if(added, placed_larger, placed, priced_by)
     if hint and not placer and not policy:
@@ -259,6 +268,7 @@ def _report(placed: PlacedProblem) -> dict[str, object]:
         "evaluations": result.evaluations,
         "seconds": result.seconds,
         "groups": problem.num_groups,
+        **({"context": problem.graph.cache.context} if problem.graph.cache else {}),
         **({"lower_bound": placed.bound} if placed.bound else {}),
         "devices": used_devices(problem, result.placement),
         "choices": choices_report(problem, result, placed.choices),
@@ -282,13 +292,28 @@ def _show_what_if(
         show(choices_table(problem, result, placed.choices, evaluator))
 
 
+def _with_largest_context(problem_name: str, options: ProblemOptions, seed: int) -> ProblemOptions:
+    """Return options with the largest context at which a placement was found that fits."""
+    with showing_progress(problem_name) as progress:
+        context = largest_context(problem_name, options, seed, progress)
+    click.echo(f"context: {context:,} tokens, the largest that fits", err=True)
+    return replace(options, choice=replace(options.choice, context=context))
+
+
 def _show_placement(
-    output: Path, placed: PlacedProblem, evaluator: EvaluatorSpec, excess: int
+    output: Path,
+    placed: PlacedProblem,
+    evaluator: EvaluatorSpec,
+    excess: int,
+    *,
+    is_doubtful: bool,
 ) -> None:
     """Show the costs of a placement beside the lower bound and placements on fewer devices."""
     problem, result = placed.problem, placed.result
     objective = "" if evaluator.simulates else f"{evaluator.objective} "
-    rate = rate_text(problem.graph, result.runtime) if evaluator.unit == SECONDS else ""
+    rate = ""
+    if evaluator.unit == SECONDS:
+        rate = rate_text(problem, result.placement, result.runtime, is_doubtful=is_doubtful)
     peaks = ", ".join(bytes_text(peak) for peak in result.peak_memory.tolist())
     click.echo(
         f"{output}: {placed.placer}, {objective}{evaluator.text(result.runtime)}{rate}"

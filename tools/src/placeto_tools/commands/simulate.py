@@ -19,7 +19,7 @@ from placeto_tools.options import (
     trace_option,
 )
 from placeto_tools.problem_options import PlacementArguments, placed_options
-from placeto_tools.screen import show_report, table_of
+from placeto_tools.screen import recorded_warnings, show_report, table_of
 
 NUM_LINKS = 15
 VERDICTS = {DOES_NOT_FIT: "out of memory", MAY_NOT_FIT: "may not fit"}  # the worst first
@@ -61,7 +61,8 @@ def simulate(
     placeto simulate problem.json.gz heft --json
     placeto simulate problem.json.gz rtx3090:0 --measured 18.5
     """
-    problem, placement = arguments.read()
+    with recorded_warnings() as messages:
+        problem, placement = arguments.read()
     timeline = Simulator(problem, num_threads=1).timeline(placement)
     report = timeline_report(problem, placement, timeline, longest)
     speed = ""
@@ -72,7 +73,8 @@ def simulate(
     if trace:
         with writing(trace):
             timeline.to_chrome_trace(trace)
-    tables = _tables(report, rate_text(problem.graph, timeline.runtime))
+    rate = rate_text(problem, placement, timeline.runtime, is_doubtful=bool(messages))
+    tables = _tables(report, rate)
     show_report(report, *tables, *report["busy_receivers"], speed, as_json=as_json)
 
 

@@ -26,7 +26,7 @@ from placeto_capture.tracing.trace import (
     View,
     whole_storage,
 )
-from placeto_graphs import ExecutableStep, OpGraph
+from placeto_graphs import ExecutableStep, OpGraph, TokenCache
 
 ValueOf = Callable[[Placeholder, str, View], torch.Tensor]  # before the step, by name and view
 WEIGHT_SCALE = 0.02  # standard deviation of random weights, for models on the meta device
@@ -392,6 +392,7 @@ def executable_step(
     updates: Updates = "after-backward",
     parameter_bytes: Mapping[str, int] | None = None,
     experts_per_token: int = 1,
+    cache: TokenCache | None = None,
 ) -> ExecutableStep:
     """Return one step of a model that can be run on several devices, op by op.
 
@@ -416,7 +417,7 @@ def executable_step(
         of the draw, on whatever device and in whatever order it runs.
     threads_per_device
         Number of threads of one op on each ``"cpu:N"``.
-    loss_fn, optimizer, mode, target, mask_fraction, autocast, updates, experts_per_token
+    loss_fn, optimizer, mode, target, mask_fraction, autocast, updates, experts_per_token, cache
         As for `capture`.
     parameter_bytes
         As for `capture`, for the graph alone: what runs has weights of their dtype.
@@ -449,6 +450,7 @@ def executable_step(
         updates=updates,
         parameter_bytes=parameter_bytes,
         experts_per_token=experts_per_token,
+        cache=cache,
     )
     return make_executable(
         spec, values=values, results=results, seed=seed, threads_per_device=threads_per_device

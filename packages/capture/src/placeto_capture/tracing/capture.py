@@ -34,7 +34,7 @@ from placeto_capture.tracing.step_spec import (
 from placeto_capture.tracing.trace import GRADIENT, Trace, Updates
 from placeto_capture.tracing.tracer import Tracer
 from placeto_capture.tracing.updates import with_barriers, with_whole_updates
-from placeto_graphs import OpGraph, Phase
+from placeto_graphs import OpGraph, Phase, TokenCache
 
 _WORKING_OPTIMIZERS = "torch.optim.SGD, Adam and AdamW"
 
@@ -54,6 +54,7 @@ def capture(
     updates: Updates = "after-backward",
     parameter_bytes: Mapping[str, int] | None = None,
     experts_per_token: int = 1,
+    cache: TokenCache | None = None,
 ) -> OpGraph:
     """Return the graph of the ATen ops of one step of a model.
 
@@ -104,13 +105,16 @@ def capture(
         gradient is there, by a fused kernel, as TensorFlow does; the tensors alone then decide what
         comes first.
     parameter_bytes
-        Bytes that parameters are held in, by name, where these are others than those of their
-        dtype, as those of quantized weights are: for ``"inference"``. Ops that read such a
-        parameter read as many, and compute with its dtype.
+        Bytes that parameters, and tensors among the inputs, are held in, by name, where these are
+        others than those of their dtype, as those of quantized weights and caches are
+        (``"input.cache.layers.0.keys"``): for ``"inference"``. Ops that access such a tensor access
+        as many, and compute with its dtype.
     experts_per_token
         Number of experts that each token goes to in a mixture of experts. A grouped product
         (`torch.nn.functional.grouped_mm`) reads the weights of the experts that are expected to get
         a token, if all are equally likely.
+    cache
+        What the step keeps of earlier tokens: the graph's ``cache``, which changes no costs.
 
     Returns
     -------
@@ -153,6 +157,7 @@ def capture(
         updates=updates,
         parameter_bytes=parameter_bytes,
         experts_per_token=experts_per_token,
+        cache=cache,
     )
     return capture_step(spec)
 

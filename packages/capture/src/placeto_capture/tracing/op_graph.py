@@ -64,6 +64,7 @@ def op_graph_of(trace: Trace, tensors: "TensorsOfTrace | None" = None) -> OpGrap
         edges=np.array(tensors.edges, np.int32).reshape(-1, 2),
         waits=np.array(tensors.waits, np.int32).reshape(-1, 2),
         held_tensors=np.array([t for t, tensor in enumerate(versions) if tensor.is_held], np.int32),
+        cache=trace.cache,
     )
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from placeto_capture.errors import CaptureError
 from placeto_capture.tracing.devices import AUTOCAST_DTYPES, TARGETS, Target
 from placeto_capture.tracing.trace import UPDATES, Updates
+from placeto_graphs import TokenCache
 
 MODES = ("training", "inference")
 
@@ -26,6 +27,7 @@ class TracingOptions:
     autocast: torch.dtype | None = None
     parameter_bytes: Mapping[str, int] | None = None
     experts_per_token: int = 1
+    cache: TokenCache | None = None
 
     def __post_init__(self) -> None:
         _check_choice("target", self.target, TARGETS)

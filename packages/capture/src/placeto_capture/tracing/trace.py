@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch.utils import _pytree as pytree
 
-from placeto_graphs import FREE_TYPE, Phase
+from placeto_graphs import FREE_TYPE, Phase, TokenCache
 
 UPDATE_TYPE = "placeto.update"
 BARRIER_TYPE = "placeto.barrier"
@@ -181,6 +181,7 @@ class Trace:
     updates: Updates = "after-backward"
     # Bytes of storages of weights that are not held in the bytes of their dtype.
     held_bytes: Mapping[int, int] = field(default_factory=dict)
+    cache: TokenCache | None = None  # of earlier tokens, as the caller describes it
 
     def bytes_before(self, storages: Iterable[int]) -> int:
         """Return the bytes of storages before the step: of weights those that they are held in."""

@@ -89,20 +89,23 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name = next(iter(region.tensors))
             scope = "" if region.op_type == "input" else name.rpartition(".")[0]
             self._add_placeholder(name, scope, region)
-        self._held_bytes = dict(self._bytes_of_weights(options.parameter_bytes or {}))
+        self._held_bytes = dict(self._bytes_of_named(options.parameter_bytes or {}))
         self._widths = {
             s: num_bytes / self._storages[s].nbytes() for s, num_bytes in self._held_bytes.items()
         }
         self._experts_per_token = options.experts_per_token
+        self._cache = options.cache
 
-    def _bytes_of_weights(self, parameter_bytes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
-        """Yield the storages of parameters, and the bytes that they are held in."""
+    def _bytes_of_named(self, parameter_bytes: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+        """Yield the storages of parameters and inputs, and the bytes that they are held in."""
         placeholders = (op for op in self.ops if isinstance(op, Placeholder))
-        parameters = (op for op in placeholders if op.op_type == "parameter")
-        views = {name: view for op in parameters for name, view in op.tensors.items()}
+        holders = (op for op in placeholders if op.op_type in ("parameter", "input"))
+        views = {name: view for op in holders for name, view in op.tensors.items()}
         for name, num_bytes in parameter_bytes.items():
             if name not in views:
-                raise CaptureError(f"parameter_bytes: expected names of parameters, got {name!r}")
+                raise CaptureError(
+                    f"parameter_bytes: expected names of parameters or inputs, got {name!r}"
+                )
             if num_bytes < 1:
                 raise CaptureError(
                     f"parameter_bytes: expected at least 1 for {name}, got {num_bytes}"
@@ -110,7 +113,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = views[name].storage
             if views[name].num_bytes != self._storages[storage].nbytes():
                 raise CaptureError(
-                    f"parameter_bytes: expected parameters with memory of their own, got {name}, "
+                    f"parameter_bytes: expected tensors with memory of their own, got {name}, "
                     "which shares a part of it"
                 )
             yield storage, num_bytes
@@ -140,6 +143,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             deaths=self._lifetimes.deaths,
             fused=frozenset(self.fused),
             held_bytes=self._held_bytes,
+            cache=self._cache,
         )
 
     def add_gradient(self, name: str, weight: torch.Tensor, gradient: torch.Tensor) -> None:

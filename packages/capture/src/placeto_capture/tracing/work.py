@@ -189,8 +189,8 @@ def count_bytes(
             read_bytes = stored_bytes(experts, experts.num_bytes) * touched / count
     if function.name in PUTS:
         (target,) = written
-        put = changed_elements(function, named) * target.dtype.itemsize
-        write_bytes = 2 * put if function.name in ADDS or named.get("accumulate") else put
+        put = stored_bytes(target, changed_elements(function, named) * target.dtype.itemsize)
+        write_bytes = round(2 * put if function.name in ADDS or named.get("accumulate") else put)
     if function.name in OVERWRITES or function.name in PUTS:
         read -= set(written)
     read_bytes += sum(stored_bytes(tensor, tensor.num_bytes) for tensor in read)

@@ -24,7 +24,7 @@ from placeto_graphs.errors import GraphError, short_repr, within
 from placeto_graphs.files.storage import checked, opened_json, write_atomically
 from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import ONCE, OpGraph
+from placeto_graphs.schema.op_graph import ONCE, OpGraph, TokenCache
 from placeto_graphs.schema.problem import PlacementProblem
 
 PROBLEM_FORMAT = "placeto-problem"
@@ -44,6 +44,13 @@ DEFAULTS = {
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
     kind: str
     seconds: list[float]
+
+
+class _TokenCache(msgspec.Struct, forbid_unknown_fields=True):
+    context: int
+    sequences: int
+    bits: int
+    on_cpu: bool
 
 
 class _Graph(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,6 +76,7 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     waits: list[tuple[int, int]] | None = None
     held_tensors: list[int] | None = None
     tokens: int | None = None
+    cache: _TokenCache | None = None
 
 
 class _Device(DeviceFields, forbid_unknown_fields=True, kw_only=True):
@@ -272,7 +280,7 @@ def _encoded_graph(graph: OpGraph) -> dict[str, Any]:
     for name, default in DEFAULTS.items():
         if {*getattr(graph, name)} == {default}:
             del columns[name]
-    return columns
+    return _without_none(columns)
 
 
 def _encoded_grouping(grouping: Grouping, finer: Grouping | None = None) -> dict[str, Any]:
@@ -317,6 +325,9 @@ def _decoded_graph(graph: _Graph) -> OpGraph:
     fields = asdict(graph)
     fields["edges"] = np.stack([fields.pop("edge_tensors"), fields.pop("edge_consumers")], axis=1)
     fields["measured_time"] = {times.kind: np.array(times.seconds) for times in graph.measured_time}
+    if graph.cache is not None:
+        with within("cache."):
+            fields["cache"] = TokenCache(**asdict(graph.cache))
     return OpGraph(**fields)
 
 

@@ -40,6 +40,40 @@ class Phase(IntEnum):
     UPDATE = 2
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenCache(Record):
+    """What a step of inference with a language model keeps of earlier tokens.
+
+    Attributes
+    ----------
+    context : int
+        Tokens of each sequence that it has room for, at least 1.
+    sequences : int
+        Number of sequences, at least 1.
+    bits : int
+        Bits of a number in it without the scale of its block, at least 1; 16 unless given.
+    on_cpu : bool
+        Whether it is in the memory of the host, with the attention that reads it; False unless
+        given.
+
+    Examples
+    --------
+    >>> TokenCache(context=8192, sequences=4, bits=8)
+    TokenCache(context=8192, sequences=4, bits=8, on_cpu=False)
+    """
+
+    context: int
+    sequences: int
+    bits: int = 16
+    on_cpu: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("context", "sequences", "bits"):
+            self._check(name, integer, minimum=1)
+        if not isinstance(self.on_cpu, bool):
+            raise GraphError(f"on_cpu: expected true or false, got {short_repr(self.on_cpu)}")
+
+
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class OpGraph(Record):
     """One training (or inference) step of a model: V ops, T tensors, E edges from tensors to ops.
@@ -107,6 +141,8 @@ class OpGraph(Record):
         given.
     tokens : int
         Number of tokens that the step makes, if it is one of decoding; else 0.
+    cache : `TokenCache` or None
+        What a step of inference keeps of earlier tokens, if it does.
 
     Examples
     --------
@@ -146,6 +182,7 @@ class OpGraph(Record):
     waits: NDArray[np.int32] = _DEFAULT
     held_tensors: NDArray[np.int32] = _DEFAULT
     tokens: int = 0
+    cache: TokenCache | None = None
 
     def __post_init__(self) -> None:
         self._check("op_names", texts, unique=True)
@@ -177,6 +214,8 @@ class OpGraph(Record):
         self._check("waits", int_array, np.int32, (None, 2), maximum=count - 1, default=[])
         self._check("waits", sorted_rows, "(op, op before it)")
         self._check("tokens", integer, default=0)
+        if not isinstance(self.cache, TokenCache | None):
+            raise GraphError(f"cache: expected a TokenCache or None, got {short_repr(self.cache)}")
         _ = self.topological_order
 
     def __repr__(self) -> str:

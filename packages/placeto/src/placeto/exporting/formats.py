@@ -14,7 +14,6 @@ from placeto.exporting.device_map import DeviceMap, device_map
 from placeto.exporting.forms import Exported, Placement, check_inference
 from placeto.exporting.layers import (
     LayerSplit,
-    context_of,
     layer_split,
     pipeline_stages,
 )
@@ -27,6 +26,7 @@ from placeto_graphs import DEVICE_KINDS, PlacementProblem, groups_to_networkx
 Export = Callable[[PlacementProblem, Placement, EvaluatorSpec], Exported]
 
 ACCELERATE = "accelerate"
+LEAST_BITS_OF_VLLM = 8  # of a number in its cache
 VLLM_USES = 0.9  # of the memory of each GPU, its ``--gpu-memory-utilization`` by default
 # Control characters and halves of surrogate pairs; a tab or a new line would come back as a space.
 NOT_IN_XML = re.compile("[^\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -91,6 +91,13 @@ def _vllm(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorS
     their order. On several machines a remark has it for each of them.
     """
     check_inference(problem.graph, "vLLM")
+    cache = problem.graph.cache
+    if cache is not None and (cache.on_cpu or cache.bits < LEAST_BITS_OF_VLLM):
+        place = "the CPU" if cache.on_cpu else "GPUs"
+        raise InputError(
+            "PROBLEM: expected a cache of 8 or 16 bits on GPUs, as vLLM has no other, got one of "
+            f"{cache.bits} bits on {place}; build with --cache-bits 8 and no --cache-device"
+        )
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, gpus, evaluator, "vLLM")
     cluster, sizes = problem.cluster, split.stages.sizes
@@ -123,8 +130,10 @@ def _vllm(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorS
 
 def _vllm_memory(problem: PlacementProblem, split: LayerSplit) -> str:
     """Return options where vLLM's defaults do not suit: a long context, and 90 % of each GPU."""
-    tokens, _ = context_of(problem.graph)
-    context = f" --max-model-len {tokens}" if tokens else ""
+    cache = problem.graph.cache
+    context = f" --max-model-len {cache.context}" if cache else ""
+    if cache and cache.bits == LEAST_BITS_OF_VLLM:
+        context += " --kv-cache-dtype fp8"
     shares = []
     for device, peak in zip(problem.cluster.devices, split.price.peak_memory, strict=True):
         kind = DEVICE_KINDS.get(device.kind)

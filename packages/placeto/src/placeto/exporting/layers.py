@@ -26,7 +26,6 @@ from placeto_graphs import (
 )
 
 PASSES_ON = "The pipeline sends tensors from stage to stage, which is faster here."
-WORDS, POSITION_BYTES = "input.input_ids", 8  # int64, as positions in a cache
 
 
 def one_stack(scopes: ModuleScopes, library: str) -> tuple[str, ...]:
@@ -276,20 +275,3 @@ def forward_labels(
             read_labels = read_labels[read_labels != UNKNOWN]
             labels[op] = read_labels.min() if len(read_labels) else UNKNOWN
     return labels
-
-
-def context_of(graph: OpGraph) -> tuple[int, int]:
-    """Return the tokens of a sequence, and sequences, that the cache of a step holds, or 0."""
-    tokens, sequences = 0, 0
-    for op in [op for op, kind in enumerate(graph.op_types) if kind == "aten.index_copy_"]:
-        read = graph.inputs_of_op[op]
-        kinds = [graph.op_types[producer] for producer in graph.tensor_producer[read].tolist()]
-        num_bytes = dict(zip(kinds, graph.tensor_bytes[read].tolist(), strict=True))
-        positions, cache_bytes = num_bytes.get("input", 0), num_bytes.get("buffer", 0)
-        if positions and WORDS in graph.op_names:
-            # It reads the positions and the new keys, and writes these.
-            new = (graph.bytes_accessed[op] - positions) / 2 / (positions // POSITION_BYTES)
-            tokens = max(tokens, round(cache_bytes / new))
-            words = graph.tensor_bytes[graph.tensors_of_op[graph.op_names.index(WORDS)]].sum()
-            sequences = int(words // positions)
-    return tokens, sequences

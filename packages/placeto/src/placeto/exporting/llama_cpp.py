@@ -21,9 +21,10 @@ from placeto.exporting.forms import (
     price,
     problem_of_labels,
 )
-from placeto.exporting.layers import context_of, forward_labels, one_stack, stages_of
+from placeto.exporting.layers import forward_labels, one_stack, stages_of
 from placeto.placing.costs import SIMULATION_ERROR
 from placeto.placing.evaluators import EvaluatorSpec
+from placeto.problems.making import tied_to_cache
 from placeto.texts import counted
 from placeto_baselines import LayerChain, Stages, best_chain, steepest_descent
 from placeto_baselines.search.layers import ROOT, path_of
@@ -44,6 +45,7 @@ FEED_FORWARD = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
 EXPERTS = "experts"
 MOST_ROUNDS = 40
 STEPS = (1, 2, 4, 8)  # layers that change devices together
+CACHE_TYPES = {4: "q4_0", 8: "q8_0"}  # by bits of a number; others have llama.cpp's default
 
 
 def llama_cpp(
@@ -81,7 +83,7 @@ def llama_cpp(
     used = dict.fromkeys([*gpus, *(device for device in overrides.values() if device != cpu)])
     devices, shares = [names[device] for device in used], [gpus.count(device) for device in used]
     named = {tensors: names[device] for tensors, device in overrides.items()}
-    context, sequences = context_of(problem.graph)
+    cache = problem.graph.cache
     words = ["--n-gpu-layers", str(len(gpus))]  # those at the end, of which the output is one
     if devices:
         words += ["--device", ",".join(devices)]
@@ -90,10 +92,15 @@ def llama_cpp(
     if named:
         pairs = ",".join(f"{tensors}={device}" for tensors, device in named.items())
         words += ["--override-tensor", pairs]
-    if context:
-        words += ["--ctx-size", str(context * sequences)]  # of all sequences
-    if sequences > 1:
-        words += ["--parallel", str(sequences)]
+    if cache is not None:
+        words += ["--ctx-size", str(cache.context * cache.sequences)]  # of all sequences
+        if cache.sequences > 1:
+            words += ["--parallel", str(cache.sequences)]
+        if cache.bits in CACHE_TYPES:
+            cache_type = CACHE_TYPES[cache.bits]
+            words += ["--cache-type-k", cache_type, "--cache-type-v", cache_type]
+        if cache.on_cpu:
+            words += ["--no-kv-offload"]
     num_moved = int((layers != placed[chain.layers]).sum())
     costs = evaluator.costs(chain.problem, arrangement[chain.part_of_group])
     form_price = price(problem, placement, costs, evaluator, "whole layers")
@@ -110,8 +117,8 @@ def llama_cpp(
             "devices": devices,
             "tensor_split": shares,
             "override_tensor": named,
-            "context": context,
-            "sequences": sequences,
+            "context": cache.context if cache else 0,
+            "sequences": cache.sequences if cache else 0,
         },
         chain.problem.expand(arrangement[chain.part_of_group]),
     )
@@ -149,8 +156,8 @@ def _patterns(layers: Sequence[int], *, has_experts: bool) -> str:
 class LlamaCppChain(LayerChain):
     """The layers of a model, and the parts that llama.cpp can have on devices of their own.
 
-    P parts have numbers: layers first, then the feed-forward part of each, the output, the input.
-    Devices of parts are int32[P].
+    P parts have numbers: layers first, then the feed-forward part of each, the output, the input,
+    and what is with a cache that is on the CPU. Devices of parts are int32[P].
     """
 
     def __init__(
@@ -161,7 +168,8 @@ class LlamaCppChain(LayerChain):
         layers = one_stack(scopes, "llama.cpp")
         count = len(layers)
         self.layers, self.feed_forward = slice(count), slice(count, 2 * count)
-        self.output, self.input = 2 * count, 2 * count + 1
+        self.output, self.input, self.cached = 2 * count, 2 * count + 1, 2 * count + 2
+        self.num_parts = 2 * count + 3
         inner = [_feed_forward_part(layer, graph.scopes) for layer in layers]
         self.has_experts = [module is not None and module.endswith(EXPERTS) for module in inner]
         forward = forward_labels(scopes, layers, behind=self.output)
@@ -180,13 +188,19 @@ class LlamaCppChain(LayerChain):
         if cpu is None:
             forward[forward == self.input] = 0
         self.part_of_op = labels_of_step(graph, forward, otherwise=self.output)
-        self.has_part = np.bincount(self.part_of_op, minlength=self.input + 1) > 0
+        if graph.cache is not None and graph.cache.on_cpu:
+            self.part_of_op[tied_to_cache(graph)] = self.cached
+        self.has_part = np.bincount(self.part_of_op, minlength=self.num_parts) > 0
         by_part = problem_of_labels(problem, self.part_of_op)
         self.part_of_group = np.empty(by_part.num_groups, np.int64)
         self.part_of_group[by_part.grouping.group_of] = self.part_of_op
-        layer_of_part = np.array([*range(count), *range(count), count - 1, 0])
+        layer_of_part = np.array([*range(count), *range(count), count - 1, 0, 0])
         layer_of_group = layer_of_part[self.part_of_group]
         super().__init__(by_part, evaluator.make(by_part, None), layer_of_group)
+        runs = np.isfinite(by_part.group_graph.compute_time)
+        runs[self.part_of_group == self.cached] = True  # wherever the layers are
+        self.runs[:] = True
+        np.logical_and.at(self.runs, layer_of_group, runs)
 
     def _label_input(self, scopes: ModuleScopes, labels: NDArray[np.int64]) -> None:
         """Label what has weights before the first layer, and what is read there alone."""
@@ -221,7 +235,8 @@ class LlamaCppChain(LayerChain):
     def whole_layers(self, device_of_layer: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return devices of parts: all of a layer on its device, and the output with the last."""
         last = device_of_layer[-1]
-        return self.completed(np.concatenate([device_of_layer, device_of_layer, [last, last]]))
+        rest = np.repeat(last, self.num_parts - self.output)
+        return self.completed(np.concatenate([device_of_layer, device_of_layer, rest]))
 
     def feed_forward_on_cpu(self, whole: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return whole layers, if some are on the CPU, with only feed-forward parts there."""
@@ -234,7 +249,7 @@ class LlamaCppChain(LayerChain):
 
     def nearest(self, op_devices: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the devices on which most of each part is, by the bytes that its ops access."""
-        bytes_on_device = np.zeros((self.input + 1, self.problem.num_devices))
+        bytes_on_device = np.zeros((self.num_parts, self.problem.num_devices))
         num_bytes = 1 + self.problem.graph.bytes_accessed
         np.add.at(bytes_on_device, (self.part_of_op, op_devices), num_bytes)
         devices: NDArray[np.int32] = bytes_on_device.argmax(axis=1).astype(np.int32)
@@ -282,7 +297,7 @@ class LlamaCppChain(LayerChain):
         """Return the devices with those parts where they have to be that nobody can choose."""
         devices = devices.copy()
         if self.cpu is not None:
-            devices[self.input] = self.cpu
+            devices[[self.input, self.cached]] = self.cpu
         if self.is_tied or not self.has_part[self.output]:
             devices[self.output] = self.slots(devices)[-1]
         return devices

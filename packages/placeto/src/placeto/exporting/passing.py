@@ -74,6 +74,7 @@ def passed_on(
         waits=rank[graph.waits].astype(np.int32),
         held_tensors=graph.held_tensors,
         tokens=graph.tokens,
+        cache=graph.cache,
     )
     compute_time = np.where(is_copy[:, None], 0, problem.compute_time[source])
     pipeline = PlacementProblem(graph=passing, cluster=problem.cluster, compute_time=compute_time)

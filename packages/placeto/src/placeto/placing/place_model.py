@@ -28,7 +28,7 @@ from placeto.problems.options import ClusterName, read_cluster, target_of
 from placeto.problems.sources import Source
 from placeto.progress import PlainProgress
 from placeto_capture import StepSpec, Updates, capture_step, make_executable
-from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer
+from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer, TokenCache
 from placeto_graphs.errors import not_among
 from placeto_simulator import Simulator, Timeline
 
@@ -233,6 +233,7 @@ def place(
     updates: Updates = "after-backward",
     parameter_bytes: Mapping[str, int] | None = None,
     experts_per_token: int = 1,
+    cache: TokenCache | None = None,
     seconds: float | None = None,
     max_evaluations: int | None = None,
     seed: int = 0,
@@ -249,7 +250,7 @@ def place(
         Model on any device, also the meta device; it stays as it is.
     example_inputs, loss_fn, optimizer, mode, mask_fraction, updates
         As of `placeto_capture.capture`; an optimizer of the model's own weights will do, too.
-    parameter_bytes, experts_per_token
+    parameter_bytes, experts_per_token, cache
         As of `placeto_capture.capture`.
     cluster
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, a TOML file, or a
@@ -313,6 +314,7 @@ def place(
         autocast=_autocast_of_caller() if autocast is None else autocast,
         parameter_bytes=parameter_bytes,
         experts_per_token=experts_per_token,
+        cache=cache,
     )
     graph = capture_step(step)
     with torch.autocast("cpu", enabled=False):  # a placer may compute, too

@@ -1,7 +1,8 @@
 """Reports of a problem and of a simulated step: plain values in SI units."""
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,28 @@ from placeto.errors import InputError
 from placeto.placing.cost_texts import MOST_SHOWN
 from placeto.placing.costs import DOES_NOT_FIT, cost_of_result, fits, verdict_of_memory
 from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.problems.making import MAC
 from placeto.texts import bytes_text, counted, seconds_text, share_text
 from placeto_baselines import least_excess
-from placeto_graphs import Cluster, OpGraph, Phase, PlacementProblem, sums_by_key
+from placeto_capture import fused
+from placeto_graphs import Cluster, Device, OpGraph, Phase, PlacementProblem, sums_by_key
 from placeto_simulator import PathStep, Timeline
 
 Report = dict[str, Any]
 NUM_LARGEST = 10
 MOST_OF_A_STEP = 0.5  # from which on a link may be called the bottleneck
-DECODE_ERROR = "-41 to +15 % from published rates"  # see docs/fidelity.md
+# How far simulated tokens per second are from published ones, by devices and bits of a weight
+# (lab/decode.py, docs/fidelity.md): the least and the largest difference, in percent.
+PUBLISHED_RATES: Mapping[tuple[str, int], tuple[int, int]] = {
+    ("GPUs", 4): (-18, 46),
+    ("GPUs", 16): (-14, 21),
+    ("Macs", 4): (-8, 47),
+    ("Macs", 16): (-9, 64),
+    ("CPUs", 4): (2, 61),
+    ("CPUs and GPUs", 4): (43, 67),
+}
+PRODUCTS_OF_WEIGHTS = ("aten.mm", "aten.addmm")
+NVIDIA = re.compile("(rtx|gtx|titan|[klptabhv][0-9]).*")  # kinds
 
 
 def timeline_report(
@@ -140,12 +154,67 @@ def precision_text(graph: OpGraph) -> str:
     )
 
 
-def rate_text(graph: OpGraph, seconds: float) -> str:
-    """Return the steps or tokens per second of a step of inference, in brackets."""
+def rate_text(
+    problem: PlacementProblem,
+    placement: NDArray[np.int32],
+    seconds: float,
+    *,
+    is_doubtful: bool = False,
+) -> str:
+    """Return the steps or tokens per second of a step of inference, in brackets.
+
+    Tokens have the difference from published rates of such devices and weights, unless there are
+    none, or a warning makes the costs doubtful.
+    """
+    graph = problem.graph
     if graph.phases.any() or not seconds:
         return ""
-    unit = f"tokens/s; {DECODE_ERROR}" if graph.tokens else "steps/s"
-    return f" ({(graph.tokens or 1) / seconds:,.4g} {unit})"
+    rate = f"{(graph.tokens or 1) / seconds:,.4g}"
+    if not graph.tokens:
+        return f" ({rate} steps/s)"
+    differences = None if is_doubtful else _published_differences(problem, placement)
+    if differences is None:
+        return f" ({rate} tokens/s)"
+    least, most = differences
+    return f" ({rate} tokens/s; {least:+d} to {most:+d} % from published rates)"
+
+
+def _published_differences(
+    problem: PlacementProblem, placement: NDArray[np.int32]
+) -> tuple[int, int] | None:
+    """Return how far rates of one sequence are off, in percent; None if none are published.
+
+    That is so for devices that a user describes, and for ops that a host issues one by one.
+    """
+    graph, cluster = problem.graph, problem.cluster
+    op_devices = problem.expand(placement)
+    is_busy = problem.compute_time[np.arange(graph.num_ops), op_devices] > 0
+    devices = [cluster.devices[device] for device in np.unique(op_devices[is_busy])]
+    described = {kind.name for kind in cluster.kinds} | graph.measured_time.keys()
+    names = {_name_of_devices(device) for device in devices}
+    if graph.tokens != 1 or described & {device.kind for device in devices} or "" in names:
+        return None
+    if fused(graph).num_ops != graph.num_ops:
+        return None
+    bits = _bits_of_weights(graph)
+    return PUBLISHED_RATES.get(
+        (" and ".join(sorted(names)), min((4, 8, 16), key=lambda count: abs(bits - count)))
+    )
+
+
+def _name_of_devices(device: Device) -> str:
+    if device.is_cpu:
+        return "CPUs"
+    if MAC.fullmatch(device.kind):
+        return "Macs"
+    return "GPUs" if NVIDIA.fullmatch(device.kind) else ""
+
+
+def _bits_of_weights(graph: OpGraph) -> float:
+    """Return about how many bits a weight has, by what products read for one token."""
+    is_product = np.isin(graph.op_types, PRODUCTS_OF_WEIGHTS)
+    weights = graph.flops[is_product].sum() / 2
+    return float(8 * graph.bytes_accessed[is_product].sum() / weights) if weights else 0.0
 
 
 def speed_of_kind(

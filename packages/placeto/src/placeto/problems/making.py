@@ -30,14 +30,17 @@ from placeto.problems.sources import (
     load_source,
     source_model,
 )
-from placeto_capture import cost_models
+from placeto_capture import cost_models, fused
 from placeto_graphs import (
+    DEVICE_KINDS,
     Cluster,
     ExecutableStep,
+    Grouping,
     OpGraph,
     PlacementProblem,
     colocate,
     copied,
+    grouping_of_labels,
     load_problem,
     measured_compute_time,
     merge_and_colocate,
@@ -54,6 +57,16 @@ if TYPE_CHECKING:
 
 DEFAULT_NUM_GPUS = 2
 COPY = re.compile(r".*#([0-9]{1,4})", re.DOTALL)  # name of a group of a copy
+KEYS_OR_VALUES = re.compile(r"input\..*\.layers\.[0-9]+\.(keys|values)")  # names of buffers
+# Seconds that a kernel of a server for language models takes on top of its bytes and FLOPs, with
+# its launch and the time to the next one: of NVIDIA's and AMD's GPUs, and of Macs. Fitted by
+# lab/decode.py.
+SECONDS_OF_KERNEL, SECONDS_OF_KERNEL_OF_MAC = 6e-6, 12e-6
+LAUNCH_OVERHEAD = DEVICE_KINDS["a100"].launch_overhead  # of all GPUs, which is in their costs
+MAC = re.compile("m[0-9].*")  # kinds
+# Seconds in which PyTorch's host issues an op of a language model of transformers, for which a
+# faster GPU waits. Three published rates have 10 to 26 (lab/decode.py).
+EAGER_SECONDS_PER_OP = 20e-6
 
 
 def kinds_text(cluster: Cluster) -> str:
@@ -69,7 +82,8 @@ def compute_times(graph: OpGraph, cluster: Cluster) -> NDArray[np.float64]:
     kinds = dict.fromkeys(device.kind for device in cluster.devices)
     described = {kind.name: kind for kind in cluster.kinds}
     seconds = cost_models(graph, [described.get(kind, kind) for kind in kinds])
-    return np.stack([seconds[device.kind] for device in cluster.devices], axis=1)
+    times = np.stack([seconds[device.kind] for device in cluster.devices], axis=1)
+    return times if graph.cache is None else _issued(graph, cluster, times)
 
 
 def make_problem(
@@ -94,6 +108,8 @@ def make_problem(
         problem = PlacementProblem(
             graph=source.graph, cluster=devices, compute_time=seconds, **groups
         )
+    if problem.graph.cache is not None and problem.graph.cache.on_cpu:
+        problem = with_cache_on_cpu(problem)
     if source.is_micro_batch:
         copy = repeat_micro_batch_problem(problem, source.micro_batches)
     else:
@@ -145,6 +161,73 @@ def placement_by_copies(problem: PlacementProblem) -> NDArray[np.int32] | None:
     first_devices = devices_of_copies(problem.cluster, int(copy.max()) + 1)
     start: NDArray[np.int32] = first_devices[copy][problem.grouping.group_of].astype(np.int32)
     return start
+
+
+def _issued(graph: OpGraph, cluster: Cluster, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return float64[V, D], times of ops of inference as a server, or eager PyTorch, issues them.
+
+    A server has fused kernels. Times that were measured are those of the ops, whatever issues them.
+    """
+    is_served = fused(graph).num_ops == graph.num_ops
+    issued = seconds.copy()
+    for index, device in enumerate(cluster.devices):
+        if device.is_cpu or device.kind in graph.measured_time:
+            continue
+        takes_time = seconds[:, index] > 0
+        if is_served:
+            of_kernel = (
+                SECONDS_OF_KERNEL_OF_MAC if MAC.fullmatch(device.kind) else SECONDS_OF_KERNEL
+            )
+            issued[takes_time, index] += max(0.0, of_kernel - LAUNCH_OVERHEAD - device.op_overhead)
+        else:
+            least = EAGER_SECONDS_PER_OP - device.op_overhead
+            issued[takes_time, index] = np.maximum(issued[takes_time, index], least)
+    return issued
+
+
+def with_cache_on_cpu(problem: PlacementProblem) -> PlacementProblem:
+    """Return a problem whose cache of keys and values, and the attention, can run on CPUs alone.
+
+    What shares a group with them otherwise is a group of its own.
+    """
+    graph, is_tied = problem.graph, tied_to_cache(problem.graph)
+    is_cpu = np.array([device.is_cpu for device in problem.cluster.devices])
+    if not is_cpu.any():
+        raise InputError(
+            "--cache-device cpu: expected a cluster with a CPU, such as 1xcpu+1xrtx3090, got "
+            f"{kinds_text(problem.cluster)}"
+        )
+    seconds = problem.compute_time.copy()
+    seconds[np.ix_(is_tied, ~is_cpu)] = np.inf
+
+    def divided(grouping: Grouping) -> Grouping:
+        return grouping_of_labels(graph, 2 * grouping.group_of.astype(np.int64) + is_tied)
+
+    levels = problem.hierarchy
+    return replace(
+        problem,
+        compute_time=seconds,
+        grouping=divided(problem.grouping),
+        hierarchy=None if levels is None else tuple(divided(level) for level in levels),
+    )
+
+
+def caches(graph: OpGraph) -> NDArray[np.bool_]:
+    """Return bool[V], the ops that hold keys and values of earlier tokens."""
+    return np.array(
+        [
+            kind == "buffer" and KEYS_OR_VALUES.fullmatch(name) is not None
+            for kind, name in zip(graph.op_types, graph.op_names, strict=True)
+        ]
+    )
+
+
+def tied_to_cache(graph: OpGraph) -> NDArray[np.bool_]:
+    """Return bool[V], the ops that have to be with a cache of keys and values, and that."""
+    is_cache, is_tied = caches(graph), graph.colocation >= 0
+    of_caches = np.isin(graph.colocation, graph.colocation[is_cache & is_tied])
+    tied: NDArray[np.bool_] = is_cache | (is_tied & of_caches)
+    return tied
 
 
 def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:

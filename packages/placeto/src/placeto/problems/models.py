@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 WHAT_FACTORIES_RETURN = (
     "a model and example inputs, then a loss function, an optimizer, a mode, a mask_fraction, "
-    "updates, parameter_bytes and experts_per_token where they are others than usual"
+    "updates, parameter_bytes, experts_per_token and a cache where they are others than usual"
 )
 FOLDER_VARIABLE = "PLACETO_CACHE_DIR"
 MOST_BYTES = 2 * 10**9  # of all graphs

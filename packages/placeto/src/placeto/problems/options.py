@@ -34,6 +34,9 @@ Rule = Callable[[OpGraph], Grouping]
 
 DEFAULT_NUM_GROUPS = 128
 TRAINING, DECODE = "training", "decode"
+LONGEST = "longest"  # context
+ANY, CPU = "any", "cpu"  # devices of a cache
+CACHE_DEVICES = (ANY, CPU)
 # Number of granularities in which a policy learns each of several graphs.
 GRANULARITIES_OF_MANY = 4
 # Numbers of groups at the other granularities of a graph: least and most, as fractions of the usual
@@ -90,8 +93,12 @@ class SourceOptions:
     # Part of all elements that masks of unknown values pick; None for that of the source.
     mask_fraction: float | None = None
     mode: str = TRAINING  # or a step of inference, see `placeto_workloads.inference_step`
-    context: int | None = None  # tokens of the cache of such a step
+    # Tokens of the cache of such a step, or LONGEST for as many as the configuration allows.
+    context: int | str | None = None
     weight_bits: int | None = None  # of each weight of such a step; None for those of its dtype
+    cache_bits: int | None = None  # of keys and values, as of weights
+    cache_device: str = ANY  # of keys and values: that of the attention, or "cpu" with it
+    eager: bool = False  # whether ops of such a step are issued one by one
     autocast: str | None = None  # dtype of torch.autocast around the forward pass
 
 

@@ -27,8 +27,8 @@ from placeto.problems.models import (
     load_model_graph,
     make_step,
 )
-from placeto.problems.options import DECODE, TRAINING, Rule, SourceOptions, Target
-from placeto_capture import CaptureError
+from placeto.problems.options import ANY, CPU, DECODE, TRAINING, Rule, SourceOptions, Target
+from placeto_capture import CaptureError, fused
 from placeto_graphs import (
     DEFAULT_RULES,
     OpGraph,
@@ -98,6 +98,7 @@ class SourceModel:
     library_name: str = ""  # of a model of a library
     autocast: Any = None  # a dtype of torch
     tokens: int = 0  # that a step makes
+    fuses: bool = False  # whether kernels are fused: a step of inference that is not eager
 
     def source(self, target: Target) -> Source:
         """Return the graph of the model for the kernels of a target, and what suits it."""
@@ -114,7 +115,11 @@ class SourceModel:
             raise CaptureError(f"{self.library_name}: {error}; {ADVICE}") from error
         graph = replace(graph, tokens=self.tokens) if self.tokens else graph
         return Source(
-            self.name, graph, None, self.rules, self.num_groups, is_micro_batch=self.is_micro_batch
+            self.name,
+            fused(graph) if self.fuses else graph,
+            rules=self.rules,
+            num_groups=self.num_groups,
+            is_micro_batch=self.is_micro_batch,
         )
 
 
@@ -208,7 +213,14 @@ def _check_choice(
     if choice.trust and not text.endswith(EXPORTED_SUFFIX):
         raise InputError(f"--trust: needs an exported program ({EXPORTED_SUFFIX}), got {text}")
     if choice.mode == TRAINING:
-        for option, value in (("context", choice.context), ("weight-bits", choice.weight_bits)):
+        of_inference = {
+            "context": choice.context,
+            "weight-bits": choice.weight_bits,
+            "cache-bits": choice.cache_bits,
+            "cache-device": choice.cache_device != ANY or None,
+            "eager": choice.eager or None,
+        }
+        for option, value in of_inference.items():
             if value is not None:
                 raise InputError(f"--{option}: needs --mode prefill or --mode decode")
     elif not has_inference:
@@ -326,6 +338,8 @@ def _library_model(text: str, choice: SourceOptions, micro_batches: int) -> Sour
             "mode": choice.mode,
             "context": choice.context,
             "weight_bits": choice.weight_bits,
+            "cache_bits": choice.cache_bits,
+            "cache_on_cpu": choice.cache_device == CPU,
         }
         check_once([*options, *choice.sizes])
         values = {**options, **choice.sizes}
@@ -353,7 +367,12 @@ def _library_model(text: str, choice: SourceOptions, micro_batches: int) -> Sour
 
     is_file = os.path.exists(model)  # whose content may change
     return SourceModel(
-        name, make, library_name=text, tokens=tokens, cached=None if is_file else cached
+        name,
+        make,
+        library_name=text,
+        tokens=tokens,
+        cached=None if is_file else cached,
+        fuses=choice.mode != TRAINING and not choice.eager,
     )
 
 

@@ -104,6 +104,7 @@ def transformers_step(
     """
     stored = stored_model(name)
     model = build_model(name, settings, task, stored, device=device, seed=seed).train()
+    warn_of_loops(name, model)
     if stored:
         _warn_of_widths(name, model, stored.parameter_bytes(model))
     inputs = make_inputs(name, model, batch_size, sequence_length, device=device, seed=seed)
@@ -155,14 +156,17 @@ def build_model(
                 ) from error
             return built_network
 
-        model = build_on_device(f"transformers:{name}", make, device, seed)
+        return build_on_device(f"transformers:{name}", make, device, seed)
+
+
+def warn_of_loops(name: str, model: nn.Module) -> None:
+    """Warn of layers whose code goes from one token of a sequence to the next."""
     if LOOPS.search(_source(type(model).__module__)):
         warnings.warn(
             f"transformers:{name}: ops, bytes and time are too high, as layers with a state loop "
             "over tokens in the library's own code; kernels of mamba-ssm or fla do not",
             stacklevel=3,
         )
-    return model
 
 
 def _warn_of_widths(source: str, model: nn.Module, num_bytes: Mapping[str, int]) -> None:

@@ -1,7 +1,8 @@
 """Inference with language models of the transformers library: one step with a cache of tokens.
 
-A decode step reads the last token of each sequence, and the cache of those before it. A prefill
-step reads a whole prompt and fills the cache. Begin to read at `inference_step`.
+A decode step reads the last token of each sequence, and the cache of those before it: keys and
+values of each, or one state of all. A prefill step reads a whole prompt and fills the cache. Begin
+to read at `inference_step`.
 """
 
 import importlib
@@ -16,23 +17,33 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from placeto_graphs import error_line
+from placeto_graphs import TokenCache, error_line
 from placeto_workloads.errors import WorkloadError
 from placeto_workloads.libraries.loading import offline
-from placeto_workloads.libraries.transformers import build_model, stored_model
+from placeto_workloads.libraries.transformers import build_model, stored_model, warn_of_loops
 from placeto_workloads.libraries.transformers_inputs import checked_length
-from placeto_workloads.models.training_step import TrainingStep, seeded, whole_number
+from placeto_workloads.models.training_step import (
+    LARGEST_SIZE,
+    TrainingStep,
+    seeded,
+    whole_number,
+)
 
 INFERENCE_MODES = ("prefill", "decode")
 DEFAULT_CONTEXT = 2048  # tokens, or as many as the configuration allows
+LONGEST = "longest"  # context, which is as many
 DEFAULT_DTYPE = torch.bfloat16  # where the configuration says none
-WEIGHT_BITS = (4, 8, 16)
+WEIGHT_BITS = (4, 8, 16)  # of weights, and of keys and values
 # Quantized weights are held as GGUF's Q4_0 and Q8_0 are (ggml's `block_q4_0` and `block_q8_0`): a
 # row in blocks of 32 weights with a scale of 16 bits, which makes 4.5 and 8.5 bits per weight.
 WEIGHTS_PER_SCALE = 32
 BITS_OF_SCALE = 16
-# What models call their argument for a cache, from version 5.24 of transformers on and before.
-CACHES = ("cache", "past_key_values")
+# llama.cpp keeps the output layer of files of 4 bits in Q6_K if its rows are whole blocks of that
+# (ggml's `block_q6_K`), else in 8 bits. Those of 8 bits have 8 bits there, too.
+WEIGHTS_OF_Q6_K, BYTES_OF_Q6_K = 256, 210
+# What models call their argument for a cache: from version 5.24 of transformers on, before, and
+# where there is nothing but a state.
+CACHES = ("cache", "past_key_values", "cache_params")
 # What configurations call the number of experts that each token goes to.
 EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 # Work in steps of the library that a server does without, by the model_type of the text.
@@ -49,9 +60,11 @@ def inference_step(
     source: str,
     *,
     mode: str,
-    context: int | None = None,
+    context: int | str | None = None,
     batch_size: int = 1,
     weight_bits: int | None = None,
+    cache_bits: int | None = None,
+    cache_on_cpu: bool = False,
     device: torch.device | str = "meta",
     seed: int = 0,
     **settings: Any,
@@ -60,7 +73,8 @@ def inference_step(
 
     Nothing is downloaded: the model is made of its configuration. Its weights have the dtype of
     the configuration, bfloat16 if that says none. The keys and values of each layer are in a static
-    cache: a tensor of ``context`` tokens each, or of those of a sliding window. A warning says if
+    cache: a tensor of ``context`` tokens each, or of those of a sliding window. A layer of linear
+    attention or of a state space has its state there, of any number of tokens. A warning says if
     the step of the library does work that a server does without.
 
     Parameters
@@ -74,13 +88,20 @@ def inference_step(
         context.
     context
         Number of tokens of each sequence that the cache has room for; by default 2,048, or as many
-        as the configuration allows.
+        as the configuration allows. ``"longest"`` is that.
     batch_size
         Number of sequences in a step.
     weight_bits
-        Number of bits of each weight of linear layers and experts: 16, 8 or 4. With 8 and 4, blocks
-        of 32 weights have a scale of 16 bits each. Embeddings, norms, routers and the output layer
-        keep their dtype, and all is computed with it. By default all weights have their dtype.
+        Number of bits of each weight of embeddings, linear layers and experts: 16, 8 or 4. With 8
+        and 4, blocks of 32 weights have a scale of 16 bits each. With 4, the output layer has 6.6
+        bits, as llama.cpp's Q6_K. Norms, routers and biases keep their dtype, and all is computed
+        with it. By default all weights have their dtype.
+    cache_bits
+        Number of bits of each number of keys and values: 16, 8 or 4, with scales as those of
+        weights. States keep their dtype. By default the cache has the dtype of the weights.
+    cache_on_cpu
+        Whether keys and values are in the memory of the host, as with llama.cpp's
+        ``--no-kv-offload``. A processor then computes the attention.
     device
         Device of weights and inputs; on the default, meta, they take no memory.
     seed
@@ -91,16 +112,17 @@ def inference_step(
     Raises
     ------
     WorkloadError
-        When there is no such model or setting, it keeps no keys and values of earlier tokens, or
-        the context is longer than the configuration allows.
+        When there is no such model or setting, it keeps nothing of earlier tokens, or the context
+        is longer than the configuration allows.
     """
     library, _, name = source.partition(":")
     if library != "transformers":
         raise WorkloadError(f"mode: expected a model of transformers for {mode}, got {source}")
     if mode not in INFERENCE_MODES:
         raise WorkloadError(f"mode: expected one of {', '.join(INFERENCE_MODES)}, got {mode!r}")
-    if weight_bits is not None and weight_bits not in WEIGHT_BITS:
-        raise WorkloadError(f"weight_bits: expected 4, 8 or 16, got {weight_bits}")
+    for option, bits in (("weight_bits", weight_bits), ("cache_bits", cache_bits)):
+        if bits is not None and bits not in WEIGHT_BITS:
+            raise WorkloadError(f"{option}: expected 4, 8 or 16, got {bits}")
     whole_number("batch_size", batch_size)
     stored = stored_model(name)
     if stored is not None and weight_bits is not None:
@@ -119,10 +141,13 @@ def inference_step(
         usual_dtype=DEFAULT_DTYPE,
     ).eval()
     key = _cache_argument(name, model)
-    parameter_bytes = stored.parameter_bytes(model) if stored else None
+    if mode == "prefill":
+        warn_of_loops(name, model)
+    held_bytes = dict(stored.parameter_bytes(model)) if stored else {}
     if weight_bits is not None:
-        parameter_bytes = dict(_held_bytes(model, weight_bits))
-    length = checked_length(name, model, "context", context, DEFAULT_CONTEXT)
+        held_bytes = dict(_held_bytes(model, weight_bits))
+    tokens, usual = (None, LARGEST_SIZE) if context == LONGEST else (context, DEFAULT_CONTEXT)
+    length = checked_length(name, model, "context", tokens, usual)
     num_new = 1 if mode == "decode" else length
     with seeded(seed):
         vocabulary = model.config.get_text_config().vocab_size
@@ -132,15 +157,35 @@ def inference_step(
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         inputs["logits_to_keep"] = 1
     text = model.config.get_text_config()
-    shortest = min(layer.max_cache_len for layer in cache.layers)
+    attention = {
+        index: layer for index, layer in enumerate(cache.layers) if isinstance(layer, _held_layer())
+    }
+    shortest = min((layer.max_cache_len for layer in attention.values()), default=length)
     _warn_of_extra_work(name, text, has_windows=shortest < num_new)
+    tensors = {
+        f"input.{key}.layers.{index}.{tensor}": getattr(layer, tensor)
+        for index, layer in attention.items()
+        if layer.is_initialized
+        for tensor in ("keys", "values")
+    }
+    if cache_bits is not None:
+        held_bytes |= {
+            tensor: _bytes_of(numbers.shape, cache_bits) for tensor, numbers in tensors.items()
+        }
+    usual_bits = max((8 * numbers.itemsize for numbers in tensors.values()), default=16)
     experts = [getattr(text, key, None) for key in EXPERTS_PER_TOKEN]
     return TrainingStep(
         model,
         inputs,
         mode="inference",
-        parameter_bytes=parameter_bytes,
+        parameter_bytes=held_bytes or None,
         experts_per_token=next((count for count in experts if isinstance(count, int)), 1),
+        cache=TokenCache(
+            context=length,
+            sequences=batch_size,
+            bits=cache_bits or usual_bits,
+            on_cpu=cache_on_cpu,
+        ),
     )
 
 
@@ -165,7 +210,7 @@ def _cache_argument(name: str, model: Any) -> str:
 
 def _no_decoder(name: str, model: Any, reason: str) -> WorkloadError:
     return WorkloadError(
-        f"transformers:{name}: expected a decoder with a cache of keys and values, got "
+        f"transformers:{name}: expected a decoder with a cache of earlier tokens, got "
         f"{type(model).__name__}, which {reason}"
     )
 
@@ -193,12 +238,7 @@ def _cache(name: str, model: Any, key: str, words: Tensor, length: int) -> Any:
     static_cache = utils.StaticCache(model.config, max_cache_len=length)
     layers = static_cache.layers
     for index, layer in enumerate(layers):
-        if type(layer) not in (utils.StaticLayer, utils.StaticSlidingWindowLayer):
-            raise WorkloadError(
-                f"transformers:{name}: expected layers that keep keys and values, got a "
-                f"{type(layer).__name__} in layer {index}"
-            )
-        layers[index] = _layer_class()(layer.max_cache_len, layer.is_sliding)
+        layers[index] = _held(name, index, layer)
     try:
         with offline(), torch.no_grad():
             buffers = {key: buffer.to(words.device) for key, buffer in model.named_buffers()}
@@ -211,12 +251,18 @@ def _cache(name: str, model: Any, key: str, words: Tensor, length: int) -> Any:
                 f"{type(model).__name__}, whose code uses some"
             ) from error
         raise WorkloadError(f"transformers:{name}: {error_line(error)}") from error
-    used = [layer for layer in layers if layer.is_initialized]
-    if not used:
+    attention = [
+        layer for layer in layers if isinstance(layer, _held_layer()) and layer.is_initialized
+    ]
+    with_states = [layer for layer in layers if hasattr(layer, "has_previous_state")]
+    if not attention and not any(any(layer.has_previous_state.values()) for layer in with_states):
         raise _no_decoder(name, model, "keeps none")
     num_new = words.shape[1]
+    if num_new > 1:  # a prompt begins without a state
+        for layer in with_states:
+            layer.has_previous_state = dict.fromkeys(layer.has_previous_state, False)
     positions: dict[int, Tensor] = {}  # of the new tokens in a layer, the same in all as long
-    for layer in used:
+    for layer in attention:
         capacity = layer.max_cache_len
         if capacity not in positions:
             new_positions = torch.arange(length - num_new, length)[-capacity:] % capacity
@@ -225,8 +271,53 @@ def _cache(name: str, model: Any, key: str, words: Tensor, length: int) -> Any:
     return static_cache
 
 
+def _held(name: str, index: int, layer: Any) -> Any:
+    """Return what keeps the tokens of a layer, in place of what the library has for that."""
+    utils: Any = importlib.import_module("transformers.cache_utils")
+    static = (utils.StaticLayer, utils.StaticSlidingWindowLayer)
+    # Versions before have neither states nor layers without a cache here.
+    state = getattr(utils, "LinearAttentionLayer", ())
+    without = getattr(utils, "DummyLayer", ())
+    has_tokens, has_state = isinstance(layer, static), isinstance(layer, state)
+    is_known = type(layer) in static or isinstance(layer, without) or has_state
+    if not is_known:
+        raise WorkloadError(
+            f"transformers:{name}: expected layers that keep keys and values or a state, got a "
+            f"{type(layer).__name__} in layer {index}"
+        )
+    if has_tokens and has_state:
+        return _held_layer_with_state()(
+            layer.max_cache_len, layer.is_sliding, layer.number_of_states
+        )
+    return _held_layer()(layer.max_cache_len, layer.is_sliding) if has_tokens else layer
+
+
 @cache
-def _layer_class() -> type[Any]:
+def _held_layer_with_state() -> type[Any]:
+    """Return the class of layers that keep a state beside keys and values."""
+    utils: Any = importlib.import_module("transformers.cache_utils")
+    held: Any = _held_layer()
+
+    class HeldLayerWithState(utils.LinearAttentionLayer, held):  # type: ignore[misc]
+        """A state, and keys and values, of one layer."""
+
+        is_compileable = False
+
+        def __init__(self, max_cache_len: int, is_sliding: bool, number_of_states: int) -> None:
+            held.__init__(self, max_cache_len, is_sliding)
+            utils.LinearAttentionLayer.__init__(self, number_of_states)
+
+        def lazy_initialization(self, *keys_and_values: Tensor, **states: Any) -> None:
+            if keys_and_values:
+                held.lazy_initialization(self, *keys_and_values)
+            else:
+                utils.LinearAttentionLayer.lazy_initialization(self, **states)
+
+    return HeldLayerWithState
+
+
+@cache
+def _held_layer() -> type[Any]:
     """Return the class of the layers of a cache, of a library that may not be installed."""
     utils: Any = importlib.import_module("transformers.cache_utils")
 
@@ -280,13 +371,24 @@ def _layer_class() -> type[Any]:
 def _held_bytes(model: Any, weight_bits: int) -> Iterator[tuple[str, int]]:
     """Yield the names of weights that are quantized, and the bytes that they are held in."""
     linear: Any = importlib.import_module("transformers.pytorch_utils").Conv1D
-    logits = model.get_output_embeddings()
+    words = model.get_input_embeddings()
+    logits = getattr(model.get_output_embeddings(), "weight", None)
     for path, module in model.named_modules():
-        is_linear = isinstance(module, nn.Linear | linear) and module is not logits
+        is_matrix = isinstance(module, nn.Linear | linear) or module is words
         num_dims = 3 if hasattr(module, "num_experts") else 2  # a matrix of each expert
         for name, weight in module.named_parameters(recurse=False):
-            if weight.dim() == num_dims and (is_linear or num_dims == 3):
+            if weight.dim() != num_dims or not (is_matrix or num_dims == 3):
+                continue
+            is_output = weight is logits
+            if is_output and weight_bits == 4:
+                yield f"{path}.{name}", _bytes_of_output(weight.shape)
+            else:
                 yield f"{path}.{name}", _bytes_of(weight.shape, weight_bits)
+
+
+def _bytes_of_output(shape: torch.Size) -> int:
+    blocks, rest = divmod(shape[-1], WEIGHTS_OF_Q6_K)
+    return _bytes_of(shape, 8) if rest else shape[:-1].numel() * blocks * BYTES_OF_Q6_K
 
 
 def _bytes_of(shape: torch.Size, weight_bits: int) -> int:

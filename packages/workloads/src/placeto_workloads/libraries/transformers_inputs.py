@@ -60,7 +60,7 @@ def make_inputs(
     }
 
 
-def checked_length(name: str, model: Any, field: str, requested: int | None, default: int) -> int:
+def checked_length(name: str, model: Any, field: str, requested: Any, default: int) -> int:
     """Return a number of tokens that a model has positions for; by default the usual one."""
     text = model.config.get_text_config()
     key = next((key for key in LENGTH_SETTINGS if first_number(text, key)), "")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, ParamSpec
 import torch
 from torch import Tensor, nn
 
+from placeto_graphs import TokenCache
 from placeto_workloads.errors import WorkloadError
 
 LARGEST_SIZE = 2**24  # of each size of a model: a larger one is a mistake
@@ -44,10 +45,12 @@ class TrainingStep(NamedTuple):
         Order of the updates: ``"after-backward"``, or ``"as-ready"`` for that of TensorFlow, which
         updates each weight as soon as its gradient is there.
     parameter_bytes
-        Bytes that parameters are held in, by name, if these are not those of their dtype, as with
-        quantized weights; for inference only.
+        Bytes that parameters and inputs are held in, by name, if these are not those of their
+        dtype, as with quantized weights and caches; for inference only.
     experts_per_token
         Number of experts that each token goes to in a mixture of experts.
+    cache
+        What a step of inference keeps of earlier tokens.
 
     Examples
     --------
@@ -68,6 +71,7 @@ class TrainingStep(NamedTuple):
     updates: str = "after-backward"
     parameter_bytes: Mapping[str, int] | None = None
     experts_per_token: int = 1
+    cache: TokenCache | None = None
 
 
 class Classification(nn.Module):
