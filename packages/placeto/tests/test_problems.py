@@ -423,12 +423,13 @@ def test_restrictions_that_nothing_meets_are_refused(
 
 
 def test_a_policy_learns_pinned_problems_at_all_granularities(tmp_path: Path) -> None:
-    path = tmp_path / "problem.json"
-    save_problem(replace(in_modules(), grouping=in_modules().hierarchy[1]), path)
+    path, problem = tmp_path / "problem.json", in_modules()
+    save_problem(problem.at_level(1), path)
     options = ProblemOptions.of(pins=(("a.0", "v100:1"), ("a.1", "v100:2")))
-    for problem in read_training_problems([str(path)], 3, options).values():
-        devices = [set(np.flatnonzero(row)) for row in np.isfinite(problem.compute_time)]
-        of_scope = dict(zip(problem.graph.scopes, devices, strict=True))
+    for pinned in read_training_problems([str(path)], 3, options).values():
+        rows = np.isfinite(pinned.compute_time)
+        devices = [set(np.flatnonzero(row).tolist()) for row in rows]
+        of_scope = dict(zip(pinned.graph.scopes, devices, strict=True))
         assert (of_scope["a.0"], of_scope["a.1"]) == ({1}, {2})
 
 
