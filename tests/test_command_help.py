@@ -17,7 +17,8 @@ NO_NOUN = {
 # Options whose help says more in some commands.
 OF_EACH_COMMAND = {
     *("--output", "--seconds", "--max-evaluations"),
-    *("--cluster", "--gpus", "--micro-batches"),  # which `compare` takes several times
+    # Which `compare` takes several times.
+    *("--cluster", "--gpus", "--micro-batches", "--policy"),
     # Of experiments, which say what is trained and tested.
     *("--seeds", "--placers", "--groups", "--granularities", "--updates", "--hparam", "--only"),
 }
