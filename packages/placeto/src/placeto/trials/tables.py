@@ -39,10 +39,10 @@ NEVER = "never"
 ROUNDING = 1e-9  # as a fraction of a cost: sums in another order are equal
 WITHIN = (1.0, 1.01, 1.05, 1.1, 1.25, 1.5)  # factors of the best
 MEDIANS = (
-    "Numbers are medians over the seeds; *mean ± sd* is the mean with the standard deviation. If "
-    "some runs do not fit the memory, both are of the runs that fit. OOM: a device has too little "
-    "memory. *Of the best*: ratio to the lowest median of all placers, in which a run that does "
-    "not fit, or fails, counts as infinite."
+    "Numbers are medians over the seeds; *mean ± sd* is the mean with the standard deviation "
+    "relative to it. If some runs do not fit the memory, both are of the runs that fit. OOM: a "
+    "device has too little memory. *Of the best*: ratio to the lowest median of all placers, in "
+    "which a run that does not fit, or fails, counts as infinite."
 )
 SEARCH_COLUMNS = (
     "*Evaluations*: until the search was within 1 % of its own best. *Reduction*: how much lower "
@@ -445,8 +445,8 @@ def _placer_row(problem: Problem, placer: Runs, best: float) -> list[str]:
     fitting = [run.runtime for run in placed if run.runtime is not None]
     over_seeds = ""
     if len(fitting) > 1:
-        mean, deviation = fmean(fitting), stdev(fitting)
-        over_seeds = f"{cost_text(mean, unit)} ± {cost_text(deviation, unit)}"
+        mean = fmean(fitting)
+        over_seeds = f"{cost_text(mean, unit)} ± {share_text(stdev(fitting) / (mean or 1.0))}"
     evaluations = _median([run.evaluations for run in runs])
     ratio = _ratio(_cost_over_seeds(placer), best)
     return [
