@@ -271,6 +271,7 @@ def test_a_link_that_joins_nothing_is_refused(spec: str, link: str, message: str
     [
         ("2xk80", None, 1.0),  # none is known
         ("2xrtx3090", None, 0.35),
+        ("1xcpu+1xrtx3090", None, 1.0),
         ("2xrtx3090", "pcie-3-x16", 0.86),
         ("2xrtx3090", "pcie-5-x16", 0.35),  # the card is slower than the slot
         ("2xrtx3090", "pcie-shared", 1.0),

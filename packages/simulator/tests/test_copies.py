@@ -163,6 +163,15 @@ def test_memory_of_copies_by_hand() -> None:
     assert peak_memory.tolist() == [2 * 720 + 720 + 720] * 2
 
 
+def test_memory_of_a_sharded_layer_by_hand() -> None:
+    # Each half of the weights and state has 720. While the weights are gathered there are the
+    # shards of both copies, 360 each, and the 720 that the gather makes.
+    problem = problem_of([720], [0, 0])
+    step = sharded([problem, problem])
+    peak_memory = Simulator(step).evaluate(each_on_a_device(step)[None]).peak_memory[0]
+    assert peak_memory.tolist() == [720 + 2 * 360 + 720] * 2
+
+
 def test_memory_of_sharded_layers_by_hand() -> None:
     # Each of four copies holds a quarter of 2 x 3 x 720. At most two layers are gathered: of one
     # the whole weights, of the other, while they are made, also what came and its own shard.

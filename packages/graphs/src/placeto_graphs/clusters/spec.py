@@ -143,7 +143,8 @@ def joined(
 
     # What is published of cards with buses of their own is less as they share the host's memory.
     of_cards = np.ones(count) if within == "pcie-shared" else of_cards
-    fraction = np.where(together, np.minimum(of_cards[:, None], of_cards), network.collective)
+    fraction = np.where(between_cards, np.minimum(of_cards[:, None], of_cards), 1.0)
+    fraction = np.where(together, fraction, network.collective)
     fraction = np.where(direct | pairs, of_peers[:, None], fraction)
 
     # What is measured as the time per copy keeps its link busy, and also delays the copy itself.
