@@ -76,6 +76,7 @@ def decoding(
         (decoding("1xrtx3090", speed=0.9), [0, 0], None),
         (decoding("1xrtx3090", tokens=4), [0, 0], None),
         (decoding("1xrtx3090", op_type="aten.mul"), [0, 0], None),
+        (decoding("1xrtx3090", op_type="aten._grouped_mm"), [0, 0], None),
     ],
 )
 def test_tokens_per_second_have_the_error_of_such_devices_and_weights(
