@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.copies.joint import Joint
+from placeto_graphs.copies.joint import AddedOp, Joint
 from placeto_graphs.micro_batches.steps import BYTES_PER_NUMBER
 from placeto_graphs.schema.op_graph import Phase
 
@@ -154,11 +154,10 @@ class Collective:
         flops: float = 0.0,
     ) -> int:
         """Add an op of a copy that reads tensors; return its number."""
+        full_name = f"{op_type}/{self.name}{name}#{copy}"
         neighbour = self.neighbours[copy]
-        full_name = f"{self.name}{name}#{copy}"
-        return self.joint.add(
-            op_type, full_name, neighbour, self.phase, tensors, moved_bytes, flops
-        )
+        op = AddedOp(op_type, full_name, neighbour, self.phase, moved_bytes, flops)
+        return self.joint.add(op, tensors)
 
     def _bytes_of_owners(self, intervals: Mapping[int, Interval]) -> dict[int, int]:
         return {

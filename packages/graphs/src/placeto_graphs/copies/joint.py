@@ -19,7 +19,7 @@ NUMBERS = (
 NEUTRAL = {"groups": 1, "computed_part": 1, "micro_batch": ONCE}  # of ops that join copies; else 0
 
 
-class _Op(NamedTuple):
+class AddedOp(NamedTuple):
     """An op that joins copies."""
 
     op_type: str
@@ -53,27 +53,18 @@ class Joint:
         self.graph = graph = problems[0].graph
         self._problems = problems
         self._tensors: list[tuple[int, int]] = []  # op that makes it, bytes
-        self._ops: list[_Op] = []
+        self._ops: list[AddedOp] = []
         self.reads = np.tile(np.arange(len(problems) * graph.num_tensors), (len(Phase), 1))
         self.edges: list[tuple[int, int]] = []
         self.waits: list[tuple[int, int]] = []
         self.held_tensors = self._of_copies(graph.held_tensors, graph.num_tensors).tolist()
 
-    def add(
-        self,
-        op_type: str,
-        name: str,
-        neighbour: int,
-        phase: Phase,
-        tensors: Iterable[int],
-        moved_bytes: int,
-        flops: float = 0.0,
-    ) -> int:
-        """Add an op that reads tensors, in the group of its neighbour; return its number."""
-        op = len(self._problems) * self._problems[0].graph.num_ops + len(self._ops)
-        self._ops.append(_Op(op_type, f"{op_type}/{name}", neighbour, phase, moved_bytes, flops))
-        self.edges += [(tensor, op) for tensor in tensors]
-        return op
+    def add(self, op: AddedOp, tensors: Iterable[int]) -> int:
+        """Add an op that reads tensors; return its number."""
+        number = len(self._problems) * self.graph.num_ops + len(self._ops)
+        self._ops.append(op)
+        self.edges += [(tensor, number) for tensor in tensors]
+        return number
 
     def make(self, op: int, num_bytes: int) -> int:
         """Add a tensor that an op makes; return its number."""

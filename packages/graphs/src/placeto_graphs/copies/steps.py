@@ -231,7 +231,15 @@ def sharded(
         sizes = ", ".join(str(len(row)) for row in shares.machines)
         raise GraphError(f"machines: expected as many copies in each machine, got {sizes}")
     owned = shares.columns if within_machines else shares.shards
-    gradients, weights = _gradients(problems[0].graph), _weights_alone(problems[0].graph)
+    graph = problems[0].graph
+    holds = (graph.parameter_bytes > 0) & (graph.phases != Phase.UPDATE)
+    inside = np.intersect1d(np.flatnonzero(holds), graph.edge_consumers)
+    if len(inside):
+        raise GraphError(
+            "problems[0].graph: expected weights that are ops of their own, got those of "
+            f"{short_repr(graph.op_names[inside[0]])}, which reads tensors"
+        )
+    gradients, weights = _gradients(graph), _weights(graph)
     joint = Joint(
         [_with_part(problem, weights, shares, owned[copy]) for copy, problem in enumerate(problems)]
     )
@@ -305,18 +313,6 @@ def _weights(graph: OpGraph) -> _Tensors:
     tensors = np.flatnonzero(is_weight[graph.tensor_producer])
     ops = graph.tensor_producer[tensors].astype(np.int64)
     return _Tensors(ops, tensors, graph.tensor_bytes[tensors], _layers(graph, ops))
-
-
-def _weights_alone(graph: OpGraph) -> _Tensors:
-    """Return the weights of a graph; refuse them in ops that read tensors, as a whole layer."""
-    holds = (graph.parameter_bytes > 0) & (graph.phases != Phase.UPDATE)
-    inside = np.intersect1d(np.flatnonzero(holds), graph.edge_consumers)
-    if len(inside):
-        raise GraphError(
-            "problems[0].graph: expected weights that are ops of their own, got those of "
-            f"{short_repr(graph.op_names[inside[0]])}, which reads tensors"
-        )
-    return _weights(graph)
 
 
 def _layers(graph: OpGraph, ops: NDArray[np.integer]) -> list[str]:
