@@ -10,7 +10,7 @@ from baseline_problems import cluster, gpus, op_graph, problem_of
 from placeto_baselines import LayerChain, PortfolioSearch, Stages
 from placeto_baselines.placement_trials import WatchedEvaluator
 from placeto_baselines.search import portfolio
-from placeto_baselines.search.layers import _voted_labels, order_of_groups
+from placeto_baselines.search.layers import _voted_labels
 from placeto_baselines.search.subsets import CHAIN, placements_without_search, unlike_subsets
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
 from plain_evaluator import PlainEvaluator
@@ -91,12 +91,6 @@ def test_a_group_belongs_to_the_layer_of_most_time_where_it_can_run() -> None:
     problem = gpus([[3, N], [2, 2]], groups=[0, 0])
     assert _voted_labels(problem, np.array([0, 1]), 2).tolist() == [0]
     assert _voted_labels(problem, np.array([1, 0]), 2).tolist() == [1]
-
-
-def test_groups_without_work_do_not_begin_where_they_cannot_run() -> None:
-    # The first op takes no time where it runs; its group begins with the last one.
-    problem = gpus([[0, N], [1, 1], [2, 2]], [(0, 1), (1, 2)], groups=[0, 1, 0])
-    assert order_of_groups(problem, problem.grouping).tolist() == [1, 0]
 
 
 def test_subsets_differ_by_machines_and_by_the_way_to_the_host() -> None:

@@ -118,7 +118,7 @@ def all_layers(scopes: GraphModules) -> tuple[str, ...]:
 
 def order_of_groups(problem: PlacementProblem, grouping: Grouping) -> NDArray[np.int64]:
     """Return int64[G], groups in the order in which the first op of each that takes time runs."""
-    works = mean_seconds(problem.compute_time) > 0
+    works = (problem.compute_time > 0).any(axis=1)
     position = np.asarray(problem.graph.topological_index)[works]
     first = np.full(grouping.num_groups, problem.graph.num_ops)
     np.minimum.at(first, grouping.group_of[works], position)
