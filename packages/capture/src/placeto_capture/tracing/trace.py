@@ -129,7 +129,8 @@ class Call:
     # of updates before or after these, 0 for others.
     update: int = 0
     workspace_bytes: int = 0  # the most bytes that are there only between these parts
-    # Whether a function of lists of tensors, such as `torch._foreach_add_`, has called it.
+    # Whether a function of lists of tensors, such as `torch._foreach_add_`, has called it, or it
+    # is for a processor: such calls of an update are launched together.
     is_of_list: bool = False
     # Ops that come before the node of autograd that has run it, see `BackwardPasses`. A free waits
     # for the last op during which its storages are held.
