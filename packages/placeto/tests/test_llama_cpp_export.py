@@ -291,22 +291,22 @@ def test_devices_have_the_names_of_their_backends() -> None:
         replace(device, kind=kind) for device, kind in zip(cluster.devices, kinds, strict=True)
     )
     assert device_names(replace(cluster, devices=devices)) == ["ROCm0", "MTL0", "CUDA0"]
-    m40 = replace(DEVICE_KINDS["k40"], name="m40")
-    rx7900xtx = replace(DEVICE_KINDS["mi300x"], name="rx7900xtx")
+    m99 = replace(DEVICE_KINDS["k40"], name="m99")
+    rx9999 = replace(DEVICE_KINDS["mi300x"], name="rx9999")
     described = replace(
         cluster,
         devices=tuple(
             replace(device, kind=kind)
-            for device, kind in zip(cluster.devices, ("m40", "rx7900xtx", "m40"), strict=True)
+            for device, kind in zip(cluster.devices, ("m99", "rx9999", "m99"), strict=True)
         ),
-        kinds=(m40, rx7900xtx),
+        kinds=(m99, rx9999),
     )
     assert device_names(described) == ["CUDA0", "ROCm0", "CUDA1"]
-    unknown = replace(described, kinds=(replace(m40, backend=""), rx7900xtx))
-    with pytest.raises(InputError, match=r"cpu:0: expected a kind .*\[kinds.m40\].*, got none"):
+    unknown = replace(described, kinds=(replace(m99, backend=""), rx9999))
+    with pytest.raises(InputError, match=r"cpu:0: expected a kind .*\[kinds.m99\].*, got none"):
         device_names(unknown)
-    with pytest.raises(InputError, match=r"v100:0: expected .*\[kinds.rx7900xtx\]"):
-        device_names(replace(described, kinds=(m40,)))
+    with pytest.raises(InputError, match=r"v100:0: expected .*\[kinds.rx9999\]"):
+        device_names(replace(described, kinds=(m99,)))
     with pytest.raises(InputError, match="expected one CPU at most"):
         device_names(parse_cluster("2xcpu+1xv100"))
 
