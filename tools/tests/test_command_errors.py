@@ -84,7 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("export missing.json v100:0 --to dot -o /proc/a.dot", "/proc/a.dot: No such file or dire"),
         ("run graph.txt v100:0", "other sources have no model to run"),
         ("calibrate -o a.json", "a.json: expected a name that ends in .toml"),
-        ("plot placement problem.json v100:0 -o a.pdf", "expected a name that ends in .png"),
+        ("plot placement problem.json v100:0 -o a.txt", "expected a name that ends in .png"),
         ("plot curves a_folder -o a.png", "expected results.json or log.jsonl in it, got neither"),
     ],
 )

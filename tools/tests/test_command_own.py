@@ -325,7 +325,7 @@ def test_what_fails_is_one_line_and_the_others_go_on(module_name: str, jobs: int
     )
     assert re.fullmatch(line, result.stderr.splitlines()[-1])
     rows = [line.split() for line in result.stdout.splitlines() if line.startswith(placer)]
-    assert ["6", "$", "1", "of", "2", "failed"] in [row[1:7] for row in rows]
+    assert ["1", "of", "2", "failed."] in [row[1:] for row in rows]
     report = json.loads(Path("out/results.json").read_text())
     assert report["profiles"][1]["ratios"] == [None, None]
     failed = report["problems"][0]["placers"][1]

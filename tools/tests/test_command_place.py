@@ -244,7 +244,7 @@ def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> 
         ("run nmt-2 P --problem Q SIZES --devices=cpu:0,tpu:1", "or cuda:NUMBER, got 'tpu:1'"),
         ("run nmt-2 cpu:0 SIZES --devices=cuda:0,cuda:1", "one that says what cuda:0, cuda:1 are"),
         ("run nmt-2 P --problem Q SIZES --devices=cpu:0,cuda:99", "devices that PyTorch finds"),
-        ("run nmt-2 cpu:0 SIZES --micro-batches=2", "as steps in micro-batches are not run"),
+        ("run nmt-2 cpu:0 SIZES --micro-batches=2", "neither micro-batches nor copies are run"),
         ("run nmt-2 P --problem Q SIZES --groups=4", "--problem: excludes --cluster, "),
         ("run nmt-2 cpu:0 SIZES --force", "--force: needs --trace"),
         ("run nmt-2 cpu:0 --threads=2 --devices=cuda:0", "needs a CPU in --devices, got cuda:0"),

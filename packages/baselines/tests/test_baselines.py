@@ -149,7 +149,7 @@ def test_the_single_device_is_the_fastest_gpu(cpu: str) -> None:
 
 
 def test_the_single_device_is_one_that_holds_the_model_if_there_is_one() -> None:
-    problem = gpus([[0.1, 0.5]] * 2, [(0, 1)], parameter_bytes=[10**9 // 2] * 2)
+    problem = gpus([[0.1, 0.5]] * 2, [(0, 1)], parameter_bytes=[10**9 // 2 - 1] * 2)
     small = replace(problem.cluster.devices[0], memory_bytes=5)
     on = replace(problem.cluster, devices=(small, problem.cluster.devices[1]))
     problem = replace(problem, cluster=on)
