@@ -6,7 +6,7 @@ are fitted, and of the others: the numbers of docs/fidelity.md. It takes some mi
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from math import ceil
@@ -166,7 +166,8 @@ def cluster_of(kinds: tuple[str, ...]) -> Cluster:
 @cache
 def graph_of(model: str, quantization: str, context: int) -> OpGraph:
     """Return the graph of a decode step with a cache of some tokens."""
-    model_type, settings = MODELS[model]
+    model_type, sizes = MODELS[model]
+    settings: Mapping[str, Any] = sizes
     step = inference_step(
         f"transformers:{model_type}", mode="decode", context=context, **settings, dtype="float16"
     )
@@ -216,7 +217,7 @@ def main() -> None:
     ]
     heads = ["step", "", ">published", ">simulated", ">seconds"]
     print(TextTable("", heads, cells).markdown())
-    kinds = {
+    kinds: dict[str, Callable[[Any], bool]] = {
         "GPU": lambda row: not row.is_eager and is_gpu(row),
         "Mac": lambda row: row.kinds[0].startswith("m"),
         "CPU": lambda row: all(kind.startswith("cpu") for kind in row.kinds),

@@ -69,9 +69,16 @@ VARIANTS: dict[str, tuple[Any, torch.dtype]] = {
 def check_step(made: Any, variant: str) -> None:
     convert, autocast = VARIANTS[variant]
     model, inputs, loss_fn = made
-    step: Any = (*convert(model, inputs), loss_fn)
-    forward, backward = ops_on_gpu(*step, None if autocast == torch.float32 else autocast)
-    captured_forward, captured_backward = ops_captured(*step, autocast)
+    converted_model, converted_inputs = convert(model, inputs)
+    forward, backward = ops_on_gpu(
+        converted_model,
+        converted_inputs,
+        loss_fn,
+        None if autocast == torch.float32 else autocast,
+    )
+    captured_forward, captured_backward = ops_captured(
+        converted_model, converted_inputs, loss_fn, autocast
+    )
     assert without_casts(captured_forward) == without_casts(forward)
     assert Counter(captured_forward) == Counter(forward)
     assert captured_backward == backward

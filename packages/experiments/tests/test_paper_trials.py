@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_means_are_over_graphs_and_spreads_over_seeds() -> None:
 
 
 def test_policies_that_place_as_a_single_gpu_are_named() -> None:
-    runs = {
+    runs: Any = {
         "same": {"x": [placed(cost=2.0), placed(cost=2.0)], "y": [placed(cost=4.0)] * 2},
         "near": {"x": [placed(cost=2.002), placed(cost=1.9)], "y": [placed(cost=4.0)] * 2},
         # 0.1 % on average, of 3 % more on one graph and 2.8 % less on the other
