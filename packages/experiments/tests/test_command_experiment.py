@@ -112,6 +112,7 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
 
     usual = chosen(name)
     values = {"--link": "pcie-shared", "--preset": "paper", "--rnn-hparam": "hidden_size=8"}
+    values |= {"--paper-hparam": "entropy_control=target"}
     values |= {"--hparam": "hidden_units=8", "--own-placer": "placeto_baselines:Heft"}
     ignored_options = {"--output", "--scale", "--force", "--jobs", "--debug", "--graphs"}
     params = experiment_group.commands[name].params
@@ -137,6 +138,8 @@ def test_each_option_decides_something(name: str, chosen: Callable[..., Experime
         ("rewards nmt:1 --hparam=reward=terminal", "--hparam reward: the experiment tries all"),
         ("architectures nmt --hparam=embedding=pairs", "--hparam embedding: the"),
         ("rewards nmt:1 --hparam=updates=3", "--hparam updates: expected --updates instead"),
+        ("architectures --paper-hparam=embedding=pairs", "--paper-hparam embedding: the"),
+        ("generalise nmt --paper-hparam=updates=3", "--paper-hparam updates: expected --updates"),
         ("table1 --hparam=updates=3", "--hparam updates: expected --evaluations instead"),
         ("traversal --rnn-hparam=evaluations=3", "evaluations: expected --rnn-evaluations"),
         ("rewards no-such-model", "no such model: expected one of inception-v3, "),

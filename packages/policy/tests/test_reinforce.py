@@ -29,7 +29,13 @@ from placeto_policy import episodes as episodes_module
 from placeto_policy.environment import Best
 from placeto_policy.episodes import Counterfactuals, Episodes, run_episodes
 from placeto_policy.settings import RewardName
-from placeto_policy.trainer import BestPolicy, TimeStepBaseline, WorkerReport, add_gradient
+from placeto_policy.trainer import (
+    BestPolicy,
+    TimeStepBaseline,
+    WorkerReport,
+    add_gradient,
+    uniformity,
+)
 from placeto_policy.workers import Processes
 from random_states import random_problem
 from scheduled_problems import (
@@ -93,7 +99,7 @@ def test_the_baseline_and_the_spread_are_means_over_the_last_rounds(
 
 def report_of(worker: int, graph: int, returns: NDArray[np.float64]) -> WorkerReport:
     best = Best(False, 1.0, np.zeros(len(returns), np.int32))
-    return WorkerReport(worker, graph, 1.0, 0.0, best, returns, 1)
+    return WorkerReport(worker, graph, 1.0, 0.0, best, returns, 1, 1.0)
 
 
 def test_a_round_is_compared_with_the_rounds_of_its_graph_before_it() -> None:
@@ -173,6 +179,56 @@ def test_the_entropy_weight_decays_linearly(monkeypatch: pytest.MonkeyPatch) -> 
             gradients += gradients_of_update(patch, trainer)
     weights = torch.cat(gradients) / of_entropy
     np.testing.assert_allclose(weights, [0.5, 0.4, 0.3, 0.2, 0.1, 0.1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("advantage_scale", ["none", "spread"])
+def test_the_entropy_is_kept_up_where_it_is_below_its_target(advantage_scale: str) -> None:
+    """The targets of three updates are 1, 1 / 2 and 0, and the logits 0 and 2."""
+    settings = replace(PLAIN, updates=3, entropy_control="target", advantage_scale=advantage_scale)
+    p = 1 / (1 + np.exp(-2.0))
+    fraction = -(p * np.log(p) + (1 - p) * np.log(1 - p)) / np.log(2)  # 0.528
+    for logit, entropy in ((0.0, 1.0), (2.0, fraction)):
+        trainer = Trainer([two_steps()], settings, policy=LogitPolicy([logit], settings))
+        weights = []
+        for _ in range(3):
+            reports = [report for rollout in trainer._run_workers() for report in rollout.reports]
+            trainer._advantages(reports)
+            weights.append(trainer.entropy_weight_of(0, reports))
+            trainer.updates += 1
+        spreads = trainer.baselines[0].spreads
+        units = [np.mean(spreads[: count + 1]) for count in range(3)]
+        if advantage_scale == "spread":
+            units = [1.0, 1.0, 1.0]
+        assert min(units) > 0
+        expected = [10 * max(0.0, target - entropy) for target in (1.0, 0.5, 0.0)]
+        np.testing.assert_allclose(weights, np.multiply(expected, units), rtol=1e-5, atol=1e-7)
+
+
+def test_devices_that_cannot_run_a_group_leave_the_target_as_it_is() -> None:
+    log_probabilities = np.log([[0.5, 0.5, 1.0], [0.9, 0.1, 1.0]]).astype(np.float32)
+    log_probabilities[:, 2] = -1e9
+    entropy = np.log(2) - 0.9 * np.log(0.9) - 0.1 * np.log(0.1)
+    assert uniformity(log_probabilities) == pytest.approx(entropy / (2 * np.log(2)), rel=1e-6)
+    assert uniformity(np.array([[0.0, -1e9, -1e9]], np.float32)) == 1.0
+
+
+def test_a_policy_that_would_be_sure_at_once_becomes_so_gradually() -> None:
+    """Both steps of the problem have one device that is always the better one."""
+    entropies = {}
+    for control in ("weight", "target"):
+        settings = replace(
+            PLAIN,
+            updates=60,
+            entropy_control=control,
+            learning_rate_start=0.3,
+            learning_rate_end=0.3,
+        )
+        trainer = Trainer([two_steps()], settings, policy=LogitPolicy([0.0], settings))
+        entropies[control] = [trainer.update().entropy / np.log(2) for _ in range(60)]
+    targets = 1 - np.arange(60) / 59
+    assert entropies["weight"][25] < 0.05
+    assert np.abs(entropies["target"] - targets).max() < 0.35
+    assert np.abs(entropies["target"] - targets).mean() < 0.15
 
 
 def test_the_learning_rate_decays_linearly() -> None:

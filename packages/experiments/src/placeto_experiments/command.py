@@ -47,7 +47,10 @@ from placeto_tools.screen import showing_progress
 FAMILIES = ("nmt", "ptb", "cifar10")  # of the paper; see `placeto_workloads.family_names`
 ALL_FAMILIES = (*FAMILIES, "ptb-enas", "cifar10-enas")
 # Parameters of `chosen_plan`; others are arguments of the experiments.
-PLAN_PARAMETERS = {*NUMBERS, "scale", "preset_name", "settings", "rnn_settings", "num_gpus", "link"}
+PLAN_PARAMETERS = {
+    *(*NUMBERS, "scale", "preset_name", "settings", "paper_settings", "rnn_settings"),
+    *("num_gpus", "link"),
+}
 
 scale_option = click.option(
     "--scale",
@@ -67,6 +70,14 @@ CHOICES: Mapping[str, Decorator] = {
         type=KEY_VALUE,
         multiple=True,
         help="Hyperparameter of Placeto, such as hidden_units=64; may be repeated.",
+    ),
+    "--paper-hparam": click.option(
+        "--paper-hparam",
+        "paper_settings",
+        type=KEY_VALUE,
+        multiple=True,
+        help="Hyperparameter of the paper configuration, such as entropy_control=target; may be "
+        "repeated.",
     ),
     "--rnn-hparam": click.option(
         "--rnn-hparam",

@@ -13,6 +13,7 @@ RewardName = Literal["counterfactual", "intermediate", "terminal"]
 NodeFeaturesName = Literal["costs", "costs-and-times", "costs-times-and-schedule"]
 DeviceFeaturesName = Literal["none", "loads", "loads-and-lookahead"]
 AdvantageScaleName = Literal["none", "spread"]
+EntropyControlName = Literal["weight", "target"]
 SelectionName = Literal["best", "last"]
 MessageName = Literal["plain", "residual"]
 OrderName = Literal["topological", "random"]
@@ -80,6 +81,11 @@ class Settings:
     entropy_weight_start, entropy_weight_end : float
         Weight of the entropy bonus, which decays linearly (paper). It is in seconds if advantages
         are.
+    entropy_control : text
+        ``"weight"``: these weights. ``"target"``: no weights, but a target of the entropy that
+        decays linearly from that of uniform choices to 0, for each graph. The paper tunes its
+        weights for each model so that the entropy "starts off high and decays gradually". See
+        `Trainer.entropy_weight_of`.
     baseline_window : int
         Number of rounds of episodes of a graph over which its baseline is averaged, k_b = 10
         (paper).
@@ -130,6 +136,7 @@ class Settings:
     learning_rate_end: float = 3e-4
     entropy_weight_start: float = 0.3
     entropy_weight_end: float = 1e-2
+    entropy_control: EntropyControlName = "weight"
     baseline_window: int = 10
     discount: float = 0.9
     advantage_scale: AdvantageScaleName = "spread"

@@ -23,7 +23,7 @@ from placeto_policy.episodes import (
     sampling,
 )
 from placeto_policy.errors import PolicyError
-from placeto_policy.policy import PlacementPolicy
+from placeto_policy.policy import IMPOSSIBLE, PlacementPolicy
 from placeto_policy.settings import RewardName, Settings
 from placeto_policy.workers import Processes, check_same, one_thread_of_torch
 
@@ -31,6 +31,9 @@ from placeto_policy.workers import Processes, check_same, one_thread_of_torch
 SMALLEST_SPREAD = 1e-6
 # In mean absolute values: moves into too small a memory cost tens of times as much as others.
 LARGEST_ADVANTAGE = 4.0
+# Weight of the entropy for each part of the entropy of uniform choices below the target, in mean
+# absolute advantages. With 3 the entropy falls well below its target if one choice decides all.
+ENTROPY_GAIN = 10.0
 # Stream of the generators that divide an update into minibatches: no worker has this index.
 MINIBATCH_STREAM = 2**32 - 2
 
@@ -215,7 +218,6 @@ class Trainer:
         settings = self.settings
         self._check_processes()
         learning_rate = self._decayed(settings.learning_rate_start, settings.learning_rate_end)
-        entropy_weight = self._decayed(settings.entropy_weight_start, settings.entropy_weight_end)
         with one_thread_of_torch():
             rollouts = self._run_workers()
             reports_of_process = []
@@ -224,6 +226,10 @@ class Trainer:
             reports = self.processes.gather(reports_of_process)
             reports.sort(key=lambda report: report.worker)
             advantages = self._advantages(reports)
+            entropy_weights = {
+                graph: self.entropy_weight_of(graph, reports)
+                for graph in {rollout.graph for rollout in rollouts}
+            }
             entropy = 0.0
             for steps_of_graphs in self._minibatches():
                 entropy_of_process = 0.0
@@ -235,7 +241,7 @@ class Trainer:
                         np.stack([advantages[worker] for worker in rollout.workers]),
                         steps_of_graphs[rollout.graph],
                         clip_ratio=settings.clip_ratio,
-                        entropy_weight=entropy_weight,
+                        entropy_weight=entropy_weights[rollout.graph],
                     )
                 entropy_of_minibatch, gradient_norm = take_step(
                     self.optimizer,
@@ -332,6 +338,7 @@ class Trainer:
                 best=environment.best,
                 returns=returns[row],
                 evaluations=int(evaluations[row]),
+                uniformity=uniformity(episodes.log_probabilities[row]),
             )
             for row, worker in enumerate(workers)
         ]
@@ -353,6 +360,29 @@ class Trainer:
                 advantage = np.clip(advantage / spread, -LARGEST_ADVANTAGE, LARGEST_ADVANTAGE)
             advantages.append(advantage.astype(np.float32))
         return advantages
+
+    def entropy_weight_of(self, graph: int, reports: Sequence["WorkerReport"]) -> float:
+        """Return the weight of the entropy bonus on a graph in this update.
+
+        With ``entropy_control="target"``, let e be the entropy of the episodes as a fraction of
+        that of uniform choices. Its target decays linearly from 1 to 0 over all updates. The weight
+        is ``10 (target - e)`` times the mean absolute advantage of the graph, and 0 above the
+        target. It therefore never keeps a policy from learning that is less sure than the target.
+
+        Parameters
+        ----------
+        graph
+            Index of the graph.
+        reports
+            Episodes of this update, whose returns are in the baseline.
+        """
+        settings = self.settings
+        if settings.entropy_control == "weight":
+            return self._decayed(settings.entropy_weight_start, settings.entropy_weight_end)
+        entropy = np.mean([report.uniformity for report in reports if report.graph == graph])
+        shortfall = max(0.0, self._decayed(1.0, 0.0) - float(entropy))
+        are_scaled = settings.advantage_scale == "spread"
+        return ENTROPY_GAIN * shortfall * (1.0 if are_scaled else self.baselines[graph].spread())
 
     def _minibatches(self) -> Iterator[list[NDArray[np.int64]]]:
         """Yield the steps of each minibatch, for each graph, which are equal in all processes."""
@@ -409,6 +439,7 @@ class WorkerReport:
     best: Best  # placement of the graph that its process has evaluated so far
     returns: NDArray[np.float64]  # [G], of each step, seconds
     evaluations: int
+    uniformity: float  # entropy as a fraction of that of uniform choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -428,6 +459,25 @@ def discounted_returns(rewards: NDArray[np.float64], discount: float) -> NDArray
     for time_step in range(rewards.shape[1] - 2, -1, -1):
         returns[:, time_step] += discount * returns[:, time_step + 1]
     return returns
+
+
+def uniformity(log_probabilities: NDArray[np.float32]) -> float:
+    """Return the entropy of steps [G, D] as a fraction of that of uniform choices.
+
+    Only devices that can run a group count. Steps without a choice are uniform.
+
+    Examples
+    --------
+    >>> certain_and_uniform = np.log([[1.0, 1e-30], [0.5, 0.5]])
+    >>> round(uniformity(certain_and_uniform), 6)
+    0.5
+    """
+    probabilities = np.exp(log_probabilities.astype(np.float64))
+    # The log-probability of a device that cannot run the group is about -1e9.
+    num_devices = (log_probabilities > IMPOSSIBLE / 2).sum(axis=-1)
+    greatest = np.log(num_devices).sum()
+    entropy = -(probabilities * log_probabilities).sum()
+    return float(entropy / greatest) if greatest else 1.0
 
 
 class TimeStepBaseline:

@@ -98,6 +98,7 @@ class Plan:
     groups: int  # of each graph; 0 for what suits it
     settings: Settings
     rnn_settings: RnnSettings
+    paper_preset: Settings  # paper configuration, without the updates
     num_gpus: int = DEFAULT_GPUS  # number of K80s on which graphs are placed
     link: str | None = None  # interconnect; by default one outgoing bus for each
 
@@ -125,11 +126,17 @@ class Plan:
     def paper_settings(self) -> Settings:
         """The paper's hyperparameters, in sizes of the scale."""
         updates = PAPER_UPDATES * max(self.updates, 1)
-        return replace(preset("paper"), updates=updates, **NETWORK_OF_SCALE.get(self.scale, {}))
+        return replace(self.paper_preset, updates=updates)
 
     def described(self) -> dict[str, Any]:
         """Return all of it by name, as JSON knows it."""
-        return {**asdict(self), "seeds": list(self.seeds), "paper": asdict(self.paper_settings)}
+        described = {
+            **asdict(self),
+            "seeds": list(self.seeds),
+            "paper": asdict(self.paper_settings),
+        }
+        del described["paper_preset"]
+        return described
 
 
 def chosen_plan(
@@ -139,22 +146,26 @@ def chosen_plan(
     preset_name: str | None = None,
     settings: Pairs = (),
     rnn_settings: Pairs = (),
+    paper_settings: Pairs = (),
     **plan_fields: Any,
 ) -> Plan:
     """Return the plan of an experiment; ``plan_fields`` are its fields, None for the default.
 
-    ``settings`` and ``rnn_settings`` are pairs of a hyperparameter and its text.
+    ``settings``, ``paper_settings`` and ``rnn_settings`` are pairs of a hyperparameter and its
+    text.
     """
     scale_numbers = numbers_of(name, scale)
     if preset_name == "paper" and scale_numbers["granularities"]:
         scale_numbers["granularities"] = 1
     scale_numbers |= {field: value for field, value in plan_fields.items() if value is not None}
     alternative = "--updates" if scale_numbers["updates"] else "--evaluations"
-    for option, pairs, refused, reason in (
-        ("--hparam", settings, "updates", f"expected {alternative} instead"),
-        ("--hparam", settings, VARIED_SETTINGS.get(name), "the experiment tries all of them"),
-        ("--rnn-hparam", rnn_settings, "evaluations", "expected --rnn-evaluations instead"),
-    ):
+    refusals = [("--rnn-hparam", rnn_settings, "evaluations", "expected --rnn-evaluations instead")]
+    for option, pairs in (("--hparam", settings), ("--paper-hparam", paper_settings)):
+        refusals.append((option, pairs, "updates", f"expected {alternative} instead"))
+        if name in VARIED_SETTINGS:
+            reason = "the experiment tries all of them"
+            refusals.append((option, pairs, VARIED_SETTINGS[name], reason))
+    for option, pairs, refused, reason in refusals:
         if refused in dict(pairs):
             raise InputError(f"{option} {refused}: {reason}")
     default_settings = parse_settings((), None, preset_name)
@@ -165,6 +176,12 @@ def chosen_plan(
         settings=changed_fields(default_settings, settings, NETWORK_OF_SCALE.get(scale, {})),
         rnn_settings=changed_fields(
             rnn, rnn_settings, RNN_OF_SCALE.get(scale, {}), option="--rnn-hparam"
+        ),
+        paper_preset=changed_fields(
+            preset("paper"),
+            paper_settings,
+            NETWORK_OF_SCALE.get(scale, {}),
+            option="--paper-hparam",
         ),
         **scale_numbers,
     )

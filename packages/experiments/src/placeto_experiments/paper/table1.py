@@ -83,7 +83,11 @@ def table1(plan: Plan, own_placers: Sequence[str]) -> Experiment:
         {**PLACERS, **{name: placer_spec(name) for name in own_placers}},
         plan.seeds,
         {name: Limits(budget, strict=False) for name, budget in budgets.items()},
-        settings={"placeto": plan.settings, "rnn": plan.rnn_settings},
+        settings={
+            "paper": plan.paper_preset,
+            "placeto": plan.settings,
+            "rnn": plan.rnn_settings,
+        },
     )
     comparison.check_user_classes()
     return Experiment(
