@@ -48,8 +48,8 @@ class Settings:
         Number of rounds of message passing, k = 8 (paper).
     messages : text
         ``"plain"``: a round replaces the features of a node by a function of the sum over its
-        neighbours (paper). ``"residual"``: it adds that to the first features of the node (code),
-        and divides sums by the number of edges per group.
+        neighbours (paper). ``"residual"``: it adds that to the first features of the node, and
+        divides sums by the number of edges per group. The code adds a transformed vector.
     hidden_units : int
         Number of units of the hidden layer behind the embedding.
     node_features : text
@@ -243,8 +243,8 @@ def preset(name: str) -> Settings:
 
     ``"default"``: the best values on all graphs that were tried. ``"general"``: for policies of any
     number and kind of devices. ``"fine-tuning"``: to train such a policy further, with smaller
-    steps and less exploration. ``"paper"``: the method of Addanki et al. 2019, with the messages of
-    its published code.
+    steps and less exploration. ``"paper"``: the method of Addanki et al. 2019, with residual
+    messages.
 
     Parameters
     ----------

@@ -484,7 +484,8 @@ class TimeStepBaseline:
     """The mean return of each time step over the last rounds of episodes on one graph.
 
     There is one for each time step and each graph (Addanki et al. 2019, appendix A). A round is all
-    episodes of a graph in one update, as in the published code. Counterfactual rewards have a
+    episodes of a graph in one update, as in the published code, which adds the present round
+    before it takes the mean. Counterfactual rewards have a
     baseline in them, and expect 0 (``is_zero``).
     """
 

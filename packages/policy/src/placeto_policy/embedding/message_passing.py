@@ -49,10 +49,10 @@ class MessagePassing(nn.Module):
     it in the other. f and g are single layers with ReLU, as wide as the features, for each
     direction.
 
-    Residual messages add to the first features of the node, as in the published code:
-    ``x_v <- x_v(0) + g(sum of f(x_u))``. A node then keeps its own features if paths are shorter
-    than k. Sums are also divided by the number of edges per group if that exceeds 1. Otherwise
-    they would grow by that factor in every round.
+    Residual messages add the first features of the node: ``x_v <- x_v(0) + g(sum of f(x_u))``. A
+    node then keeps its own features if paths are shorter than k. (The published code adds a
+    transformed vector; see docs/settings.md.) Sums are also divided by the number of edges per
+    group if that exceeds 1. Otherwise they would grow by that factor in every round.
     """
 
     def __init__(
