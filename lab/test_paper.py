@@ -1,4 +1,4 @@
-"""`placeto_policy` trains as the plain method of `paper.py` does, step by step."""
+"""`placeto_policy` trains as the plain method of `paper.py` does; figures of the paper."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,6 +7,7 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import paper
+import paper_figures
 import pytest
 import torch
 from torch import Tensor
@@ -195,3 +196,24 @@ def test_features_and_neighbours_of_a_chain_that_forks() -> None:
     assert e[a].tolist() == [0.25, 0.25, 0.0, 1.0, 0.0, 1.0]
     assert e[c].tolist() == [1.0, 1.0, 1.0, 0.0, 1.0, 0.0]
     assert e[d].tolist() == [0.25, 0.0, 1.0, 0.0, 0.0, 0.0]
+
+
+def test_cells_of_an_unrolled_network_have_the_device_of_most_seconds() -> None:
+    """Two ops of step 0, of 3 and 1 s, are apart; step 1 of the second layer does not exist."""
+    chain = nx.path_graph(4, create_using=nx.DiGraph)
+    nx.set_edge_attributes(chain, 1, "bytes")
+    scopes = ("layer0.step0", "layer0.step0", "layer0.step1", "layer1.step0")
+    graph = replace(from_networkx(nx.relabel_nodes(chain, str)), scopes=scopes)
+    problem = PlacementProblem(
+        graph=graph,
+        cluster=parse_cluster("2xk80"),
+        compute_time=np.tile(np.array([[3.0], [1.0], [1.0], [1.0]]), (1, 2)),
+    )
+    placement = np.array([1, 0, 0, 1], np.int32)
+    layers, cells = paper_figures.unrolled(problem, placement)
+    assert layers == ["layer0", "layer1"]
+    assert cells.tolist() == [[1, 0], [1, paper_figures.NO_OPS]]
+    axes = paper_figures.unrolled_figure(problem, placement, "chain").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == layers
+    with pytest.raises(SystemExit, match="expected scopes"):
+        paper_figures.unrolled(replace(problem, graph=replace(graph, scopes=("",) * 4)), placement)
