@@ -28,7 +28,7 @@ from placeto_policy import (
 from placeto_policy import episodes as episodes_module
 from placeto_policy.environment import Best
 from placeto_policy.episodes import Counterfactuals, Episodes, run_episodes
-from placeto_policy.settings import RewardName
+from placeto_policy.settings import AdvantageScaleName, EntropyControlName, RewardName
 from placeto_policy.trainer import (
     BestPolicy,
     TimeStepBaseline,
@@ -182,7 +182,9 @@ def test_the_entropy_weight_decays_linearly(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("advantage_scale", ["none", "spread"])
-def test_the_entropy_is_kept_up_where_it_is_below_its_target(advantage_scale: str) -> None:
+def test_the_entropy_is_kept_up_where_it_is_below_its_target(
+    advantage_scale: AdvantageScaleName,
+) -> None:
     """The targets of three updates are 1, 1 / 2 and 0, and the logits 0 and 2."""
     settings = replace(PLAIN, updates=3, entropy_control="target", advantage_scale=advantage_scale)
     p = 1 / (1 + np.exp(-2.0))
@@ -196,7 +198,7 @@ def test_the_entropy_is_kept_up_where_it_is_below_its_target(advantage_scale: st
             weights.append(trainer.entropy_weight_of(0, reports))
             trainer.updates += 1
         spreads = trainer.baselines[0].spreads
-        units = [np.mean(spreads[: count + 1]) for count in range(3)]
+        units = [float(spreads[: count + 1].mean()) for count in range(3)]
         if advantage_scale == "spread":
             units = [1.0, 1.0, 1.0]
         assert min(units) > 0
@@ -215,7 +217,8 @@ def test_devices_that_cannot_run_a_group_leave_the_target_as_it_is() -> None:
 def test_a_policy_that_would_be_sure_at_once_becomes_so_gradually() -> None:
     """Both steps of the problem have one device that is always the better one."""
     entropies = {}
-    for control in ("weight", "target"):
+    controls: tuple[EntropyControlName, ...] = ("weight", "target")
+    for control in controls:
         settings = replace(
             PLAIN,
             updates=60,
