@@ -171,10 +171,11 @@ def test_products_are_rounded_where_pytorch_is_told_to_round_them() -> None:
         torch.set_float32_matmul_precision("highest")
     assert products(rounded) == {"aten.mm tf32"}
     assert rounded.dtype.count("float32") == plain.dtype.count("float32") - 2
-    # NVIDIA's data sheet of the A100: 19.5 TFLOP/s of float32, 156 of TensorFloat-32.
+    # NVIDIA's data sheet of the A100: 19.5 TFLOP/s of float32, 156 of TensorFloat-32, of which
+    # products on tensor cores reach a smaller part.
     multiply = [op for op, kind in enumerate(plain.op_types) if kind == "aten.mm"]
     times = [cost_model(graph, "a100")[multiply].sum() for graph in (plain, rounded)]
-    assert times[0] / times[1] == pytest.approx(156 / 19.5, rel=0.01)
+    assert 0.5 * 156 / 19.5 < times[0] / times[1] < 156 / 19.5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
