@@ -60,7 +60,7 @@ def latex_text(text: str) -> str:
     Examples
     --------
     >>> latex_text("90 % of k80_0")
-    '90 \\\\% of k80\\\\_0'
+    '90 \\% of k80\\_0'
     """
     return "".join(IN_LATEX.get(character, character) for character in printable(text))
 

@@ -24,8 +24,8 @@ def mean_interval(ratios: Sequence[Sequence[float]]) -> tuple[float, float, floa
 
     Examples
     --------
-    >>> mean_interval([[2.0], [8.0]])
-    (4.0, 2.0, 8.0)
+    >>> [round(number, 6) for number in mean_interval([[2.0], [8.0]])]
+    [4.0, 2.0, 8.0]
     """
     generator = np.random.default_rng(0)
     sizes = np.array([len(of_problem) for of_problem in ratios])
