@@ -7,7 +7,7 @@ from placeto_graphs.best_so_far import BestSoFar
 from placeto_graphs.clusters.devices import DEVICE_KINDS, LINK_NAMES, bytes_besides_tensors
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
-from placeto_graphs.compilation import compiled
+from placeto_graphs.compilation import called_by_compiled, compiled
 from placeto_graphs.copies.steps import copied, parts_of_batch, sharded
 from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError, error_line
@@ -101,6 +101,7 @@ __all__ = [
     "TokenCache",
     "Walks",
     "bytes_besides_tensors",
+    "called_by_compiled",
     "check_moves",
     "colocate",
     "colocate_by_id",

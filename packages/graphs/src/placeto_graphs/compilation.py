@@ -83,6 +83,22 @@ def compiled(
     return cast(Callable[Parameters, Result], dispatcher)
 
 
+def called_by_compiled(
+    function: Callable[Parameters, Result],
+    *,
+    name: str | None = None,
+    constants: Mapping[str, object] | None = None,
+) -> Callable[Parameters, Result]:
+    """Compile a function that compiled code alone calls, in less time than `compiled`.
+
+    Parameters
+    ----------
+    function, name, constants
+        As of `compiled`.
+    """
+    return compiled(function, name=name, constants=constants, called_by_python=False)
+
+
 def _digest(constants: Mapping[str, object]) -> str:
     """Name the values of a variant, that no other one takes its code."""
     values = {key: getattr(value, "__qualname__", repr(value)) for key, value in constants.items()}

@@ -1,17 +1,23 @@
 """Batches of placements and searches' moves: checked, and simulated in compiled code."""
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import EvaluationBatch, Moves, PlacementProblem, Walks, check_moves, compiled
+from placeto_graphs import (
+    EvaluationBatch,
+    Moves,
+    PlacementProblem,
+    Walks,
+    called_by_compiled,
+    check_moves,
+    compiled,
+)
 from placeto_simulator.event_loop import simulate
 from placeto_simulator.tables import NEVER, State, Tables
-
-called_by_compiled = partial(compiled, called_by_python=False)
 
 REASONS = ("nothing", "input", "order", "resource")
 NOTHING, INPUT, ORDER, RESOURCE = range(4)

@@ -23,13 +23,12 @@ The handlers of events are functions inside the loop's, because they are compile
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import compiled
+from placeto_graphs import called_by_compiled
 from placeto_simulator.tables import (
     FIRST_OF_TENSOR,
     LAST_OF_OP,
@@ -380,13 +379,13 @@ def simulate(  # noqa: PLR0915
     return now if num_done == num_ops else np.nan
 
 
-@partial(compiled, called_by_python=False)
+@called_by_compiled
 def either(condition: bool, if_true: int, if_false: int) -> int:
     """Return one number or another, computed: compilers make branches of expressions."""
     return if_false ^ ((if_true ^ if_false) & (ZERO - unsigned(condition)))
 
 
-@partial(compiled, called_by_python=False)
+@called_by_compiled
 def earlier(next_time: NDArray[np.float64], first: int, second: int) -> int:
     """Return the resource of two whose event comes first."""
     first_time, second_time = next_time[first], next_time[second]
@@ -394,7 +393,7 @@ def earlier(next_time: NDArray[np.float64], first: int, second: int) -> int:
     return first if is_first else second
 
 
-@partial(compiled, called_by_python=False)
+@called_by_compiled
 def play_again(winner: NDArray[np.uint32], next_time: NDArray[np.float64], resource: int) -> None:
     """Let a resource play its knockout again."""
     first, first_time = resource, next_time[resource]
@@ -411,7 +410,7 @@ def play_again(winner: NDArray[np.uint32], next_time: NDArray[np.float64], resou
 # --- queues of which the first is backward, or else of the earliest micro-batch --------------
 
 
-@partial(compiled, called_by_python=False)
+@called_by_compiled
 def lay_out_heaps(
     first_ready: NDArray[np.uint32], num_ready: NDArray[np.uint32], device_of: NDArray[np.uint16]
 ) -> None:
@@ -427,7 +426,7 @@ def lay_out_heaps(
         num_ready[device] = 0
 
 
-@partial(compiled, called_by_python=False)
+@called_by_compiled
 def push(
     heap: NDArray[np.uint32],
     first_ready: NDArray[np.uint32],
@@ -448,7 +447,7 @@ def push(
     heap[root + position] = rank
 
 
-@partial(compiled, called_by_python=False)
+@called_by_compiled
 def pop(
     heap: NDArray[np.uint32],
     first_ready: NDArray[np.uint32],

@@ -17,13 +17,13 @@ from placeto_graphs import (
     Moves,
     PlacementProblem,
     Walks,
+    called_by_compiled,
     compiled,
     sums_by_key,
 )
 from placeto_simulator.batches import (
     Batch,
     batch_of,
-    called_by_compiled,
     evaluation_of,
     walk,
     walks_of,

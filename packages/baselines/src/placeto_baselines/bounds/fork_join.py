@@ -5,7 +5,6 @@ returns the least time between two ops on any number of devices, with the transf
 devices need. `heads` and `window_bound` are energetic reasoning over a whole step.
 """
 
-from functools import partial
 from itertools import permutations
 from typing import NamedTuple
 
@@ -13,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.bounds.work import Paths
-from placeto_graphs import PlacementProblem, compiled
+from placeto_graphs import PlacementProblem, called_by_compiled, compiled
 
 BAND = 200  # how far apart, in the order of ops, the two ends of a region may be
 LARGEST_REGION = 60  # ops in a region: larger ones brought nothing on any problem
 LEVELS = 16  # thresholds by which the ops of a region are left out
 MAX_WINDOW_ENDS = 400
-
-called_by_compiled = partial(compiled, called_by_python=False)
 
 
 class RelaxedOps(NamedTuple):

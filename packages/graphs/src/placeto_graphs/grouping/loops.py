@@ -1,13 +1,9 @@
 """The loops of grouping that NumPy cannot express, compiled."""
 
-from functools import partial
-
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs.compilation import compiled
-
-called_by_compiled = partial(compiled, called_by_python=False)
+from placeto_graphs.compilation import called_by_compiled, compiled
 
 NOTHING = -1
 
