@@ -150,35 +150,19 @@ def _averaged_loss(self: torch.Tensor, target: torch.Tensor, reduction: int = 1,
     return self.new_empty(_shape(self, target), dtype=dtype).as_strided((), ())
 
 
-def _batch_norm(
-    input: torch.Tensor,  # noqa: A002 (as torch calls it)
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor | None,
-    training: bool,
-    **_: Any,
-) -> Any:
-    """Return normalised values, and statistics in the dtype of weights, as kernels have them.
-
-    torch's formula has statistics of a CPU in the dtype of the values.
-    """
-    if not training:
-        return None
-    parameters = (tensor for tensor in (weight, bias, running_mean) if tensor is not None)
-    dtype = next(parameters, input).dtype
-    mean, inverse_deviation = (input.new_empty(input.shape[1], dtype=dtype) for _ in range(2))
-    return torch.empty_like(input), mean, inverse_deviation
-
-
 def _normalised(function: Function, named: dict[str, Any]) -> Any:
-    """Return normalised values, and statistics in the dtype of the weights.
+    """Return normalised values, and statistics in the dtype of the parameters, as kernels have it.
 
-    That of the values, which torch's formulas have for CPUs, is no other if both are the same.
+    That of the values, which torch's formulas have for CPUs, is no other if both are the same. A
+    batch normalisation that is not trained has no statistics.
     """
+    if not named.get("training", True):
+        return None
     result, *statistics = function.overload(**named)
-    weight = named.get("weight")
-    if weight is not None:
-        statistics = [statistic.to(weight.dtype) for statistic in statistics]
+    parameters = (named.get(name) for name in ("weight", "bias", "running_mean"))
+    dtype = next((tensor.dtype for tensor in parameters if tensor is not None), None)
+    if dtype is not None:
+        statistics = [statistic.to(dtype) for statistic in statistics]
     return result, *statistics
 
 
@@ -207,7 +191,7 @@ def _laid_out_as_on(target: Target, function: Function, named: dict[str, Any]) -
 
 
 _LOSSES = "binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss"
-_NORMALISATIONS = "aten.native_group_norm", "aten.native_layer_norm"
+_NORMALISATIONS = tuple(f"aten.native_{kind}_norm" for kind in ("batch", "group", "layer"))
 _ATTENTION = tuple(
     f"aten._scaled_dot_product_{kernel}{suffix}"
     for kernel in ("efficient_attention", "flash_attention_for_cpu")
@@ -216,6 +200,5 @@ _ATTENTION = tuple(
 _OWN: dict[str, Callable[..., Any]] = {
     "aten._grouped_mm": _grouped_product,
     "aten._ctc_loss": _ctc_loss,
-    "aten.native_batch_norm": _batch_norm,
     **{f"aten.{name}": _averaged_loss for name in _LOSSES},
 }
