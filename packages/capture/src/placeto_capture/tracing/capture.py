@@ -84,8 +84,8 @@ def capture(
         ``functools.partial(torch.optim.SGD, lr=0.1)``, or an optimizer of the model's parameters;
         Adam by default. The step is not the first one of the training: the optimizer's state is
         there. Its update has the kernels and memory of the implementation that ``foreach`` and
-        ``fused`` choose, or that is PyTorch's default for the target. Those of a fused one, or of
-        ``foreach``, are one op of type ``"placeto.update"`` for each parameter.
+        ``fused`` choose, or that is PyTorch's default for the target. Those of a fused one, of
+        ``foreach``, or for a CPU, are one op of type ``"placeto.update"`` for each parameter.
     mode
         ``"training"``, or ``"inference"`` for the forward pass alone, without gradients.
     target

@@ -70,7 +70,7 @@ class Placeholder:
     bytes_accessed: ClassVar[int] = 0
     workspace_bytes: ClassVar[int] = 0
     update: ClassVar[int] = 0
-    is_of_list: ClassVar[bool] = False
+    shares_launch: ClassVar[bool] = False
     reads: ClassVar[tuple[int, ...]] = ()
     writes: ClassVar[tuple[int, ...]] = ()
     merged_calls: "ClassVar[tuple[Call, ...]]" = ()
@@ -129,9 +129,9 @@ class Call:
     # of updates before or after these, 0 for others.
     update: int = 0
     workspace_bytes: int = 0  # the most bytes that are there only between these parts
-    # Whether a function of lists of tensors, such as `torch._foreach_add_`, has called it, or it
-    # is for a processor: such calls of an update are launched together.
-    is_of_list: bool = False
+    # Whether it is launched with the calls of an update before and behind it: those of functions of
+    # lists of tensors, such as `torch._foreach_add_`, and all on a processor.
+    shares_launch: bool = False
     # Ops that come before the node of autograd that has run it, see `BackwardPasses`. A free waits
     # for the last op during which its storages are held.
     waits_for: tuple[int, ...] = ()

@@ -250,8 +250,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ),
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
-            # On a processor the calls of an update follow each other, as one op.
-            is_of_list=self._is_in_list or self._target == "cpu",
+            shares_launch=self._is_in_list or self._target == "cpu",
         )
         if function.name in ALLOCATIONS and not written:
             self._allocations.update(dict.fromkeys(call.creates, call))

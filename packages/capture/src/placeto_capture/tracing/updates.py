@@ -146,17 +146,17 @@ def _updates(trace: Trace) -> Iterable[list[int]]:
 def _kernels(trace: Trace, ops: list[int]) -> Iterable[list[int]]:
     """Return the ops of the update of a weight in parts that are launched together.
 
-    They are all of a fused update; those of functions of lists, which all weights share; and
-    numbers of the state, such as a count of steps, which the host has, with the op after them. Any
-    other op is launched by itself.
+    They are all of a fused update; those of functions of lists, which all weights share; all on a
+    processor, one weight after the other; and numbers of the state, such as a count of steps, which
+    the host has, with the op after them. Any other op is launched by itself.
     """
     if trace.ops[ops[0]].update in trace.fused:
         return [ops]
     kernels = [ops[:1]]
     for op in ops[1:]:
         last = trace.ops[kernels[-1][-1]]
-        is_of_list = last.is_of_list and trace.ops[op].is_of_list
-        if is_of_list or _is_of_host(trace, last):
+        share_launch = last.shares_launch and trace.ops[op].shares_launch
+        if share_launch or _is_of_host(trace, last):
             kernels[-1].append(op)
         else:
             kernels.append([op])
