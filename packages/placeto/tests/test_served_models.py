@@ -53,6 +53,25 @@ def test_the_host_of_eager_pytorch_takes_its_time_for_each_op_of_a_gpu() -> None
     np.testing.assert_array_equal(served.compute_time[:, 0], cost_model(served.graph, "cpu"))
 
 
+@pytest.mark.parametrize(("backend", "seconds"), [("cuda", 6e-6), ("metal", 12e-6)])
+def test_a_kind_of_ones_own_is_a_mac_by_its_backend_not_its_name(
+    backend: str, seconds: float
+) -> None:
+    kind = replace(DEVICE_KINDS["m2-max"], name="m40", backend=backend)
+    macs = parse_cluster("1xm2-max")
+    device = replace(macs.devices[0], kind="m40", name="m40:0")
+    problem = read_problem(
+        "transformers:llama",
+        replace(macs, devices=(device,), kinds=(kind,)),
+        sizes=SIZES,
+        mode="decode",
+        context=100,
+    )
+    of_model = cost_model(problem.graph, kind)
+    expected = of_model + seconds - kind.launch_overhead - device.op_overhead
+    np.testing.assert_allclose(problem.compute_time[:, 0], np.where(of_model > 0, expected, 0))
+
+
 def test_another_cluster_of_a_problem_file_issues_ops_as_the_first(tmp_path: Path) -> None:
     for eager in (False, True):
         save_problem(decoding(eager=eager), tmp_path / "problem.json")

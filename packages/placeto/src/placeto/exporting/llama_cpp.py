@@ -24,12 +24,11 @@ from placeto.exporting.forms import (
 from placeto.exporting.layers import forward_labels, one_stack, stages_of
 from placeto.placing.costs import SIMULATION_ERROR
 from placeto.placing.evaluators import EvaluatorSpec
-from placeto.problems.making import tied_to_cache
+from placeto.problems.making import backends, tied_to_cache
 from placeto.texts import counted
 from placeto_baselines import LayerChain, Stages, best_chain, steepest_descent
 from placeto_baselines.search.layers import ROOT, path_of
 from placeto_graphs import (
-    DEVICE_KINDS,
     Cluster,
     EvaluationBatch,
     PlacementProblem,
@@ -126,13 +125,11 @@ def llama_cpp(
 
 def device_names(cluster: Cluster) -> list[str]:
     """Return what llama.cpp calls the devices of a cluster, see its ``--list-devices``."""
-    kinds = DEVICE_KINDS | {kind.name: kind for kind in cluster.kinds}
     names: list[str] = []
-    for device in cluster.devices:
+    for device, backend in zip(cluster.devices, backends(cluster), strict=True):
         if device.is_cpu:
             names.append("CPU")
             continue
-        backend = kinds[device.kind].backend if device.kind in kinds else ""
         if not backend:
             raise InputError(
                 f"PROBLEM: {device.name}: expected a kind with a backend, "

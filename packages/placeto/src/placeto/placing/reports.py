@@ -12,10 +12,9 @@ from placeto.errors import InputError
 from placeto.placing.cost_texts import MOST_SHOWN
 from placeto.placing.costs import DOES_NOT_FIT, cost_of_result, fits, verdict_of_memory
 from placeto.placing.evaluators import STEP, EvaluatorSpec
-from placeto.problems.making import MAC
+from placeto.problems.making import METAL, backends, is_served
 from placeto.texts import bytes_text, counted, seconds_text, share_text
 from placeto_baselines import least_excess
-from placeto_capture import fused
 from placeto_graphs import Cluster, Device, OpGraph, Phase, PlacementProblem, sums_by_key
 from placeto_simulator import PathStep, Timeline
 
@@ -191,12 +190,16 @@ def _published_differences(
     graph, cluster = problem.graph, problem.cluster
     op_devices = problem.expand(placement)
     is_busy = problem.compute_time[np.arange(graph.num_ops), op_devices] > 0
-    devices = [cluster.devices[device] for device in np.unique(op_devices[is_busy])]
+    busy_devices = np.unique(op_devices[is_busy]).tolist()
+    devices, backend_of = [cluster.devices[device] for device in busy_devices], backends(cluster)
     described = {kind.name for kind in cluster.kinds} | graph.measured_time.keys()
-    names = {_name_of_devices(device) for device in devices}
+    names = {
+        _name_of_devices(device, backend_of[index])
+        for index, device in zip(busy_devices, devices, strict=True)
+    }
     if graph.tokens != 1 or described & {device.kind for device in devices} or "" in names:
         return None
-    if EXPERTS in graph.op_types or fused(graph).num_ops != graph.num_ops:
+    if EXPERTS in graph.op_types or not is_served(graph):
         return None
     bits = _bits_of_weights(graph)
     return PUBLISHED_RATES.get(
@@ -204,10 +207,10 @@ def _published_differences(
     )
 
 
-def _name_of_devices(device: Device) -> str:
+def _name_of_devices(device: Device, backend: str) -> str:
     if device.is_cpu:
         return "CPUs"
-    if MAC.fullmatch(device.kind):
+    if backend == METAL:
         return "Macs"
     return "GPUs" if NVIDIA.fullmatch(device.kind) else ""
 

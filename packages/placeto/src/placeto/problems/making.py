@@ -20,7 +20,7 @@ from placeto.problems.options import (
     SourceOptions,
     group_counts,
 )
-from placeto.problems.restrictions import Restrictions
+from placeto.problems.restrictions import Restrictions, divided_problem
 from placeto.problems.sources import (
     WHAT_CAN_RUN,
     Source,
@@ -35,12 +35,10 @@ from placeto_graphs import (
     DEVICE_KINDS,
     Cluster,
     ExecutableStep,
-    Grouping,
     OpGraph,
     PlacementProblem,
     colocate,
     copied,
-    grouping_of_labels,
     load_problem,
     measured_compute_time,
     merge_and_colocate,
@@ -56,6 +54,7 @@ if TYPE_CHECKING:
     from placeto_execution.devices import RealDevices
 
 DEFAULT_NUM_GPUS = 2
+METAL = "metal"  # backend of Macs
 COPY = re.compile(r".*#([0-9]{1,4})", re.DOTALL)  # name of a group of a copy
 KEYS_OR_VALUES = re.compile(r"input\..*\.layers\.[0-9]+\.(keys|values)")  # names of buffers
 # Seconds that a kernel of a server for language models takes on top of its bytes and FLOPs, with
@@ -63,7 +62,6 @@ KEYS_OR_VALUES = re.compile(r"input\..*\.layers\.[0-9]+\.(keys|values)")  # name
 # lab/decode.py.
 SECONDS_OF_KERNEL, SECONDS_OF_KERNEL_OF_MAC = 6e-6, 12e-6
 LAUNCH_OVERHEAD = DEVICE_KINDS["a100"].launch_overhead  # of all GPUs, which is in their costs
-MAC = re.compile("m[0-9].*")  # kinds
 # Seconds in which PyTorch's host issues an op of a language model of transformers, for which a
 # faster GPU waits. Three published rates have 10 to 26 (lab/decode.py).
 EAGER_SECONDS_PER_OP = 20e-6
@@ -163,21 +161,32 @@ def placement_by_copies(problem: PlacementProblem) -> NDArray[np.int32] | None:
     return start
 
 
+def backends(cluster: Cluster) -> list[str]:
+    """Return the backend of each device's kind; nothing where that has none."""
+    kinds = DEVICE_KINDS | {kind.name: kind for kind in cluster.kinds}
+    return [
+        kinds[device.kind].backend if device.kind in kinds else "" for device in cluster.devices
+    ]
+
+
+def is_served(graph: OpGraph) -> bool:
+    """Return whether kernels of a step of inference are fused already, as a server has them."""
+    return fused(graph).num_ops == graph.num_ops
+
+
 def _issued(graph: OpGraph, cluster: Cluster, seconds: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return float64[V, D], times of ops of inference as a server, or eager PyTorch, issues them.
 
     A server has fused kernels. Times that were measured are those of the ops, whatever issues them.
     """
-    is_served = fused(graph).num_ops == graph.num_ops
+    has_fused_kernels = is_served(graph)
     issued = seconds.copy()
-    for index, device in enumerate(cluster.devices):
+    for index, (device, backend) in enumerate(zip(cluster.devices, backends(cluster), strict=True)):
         if device.is_cpu or device.kind in graph.measured_time:
             continue
         takes_time = seconds[:, index] > 0
-        if is_served:
-            of_kernel = (
-                SECONDS_OF_KERNEL_OF_MAC if MAC.fullmatch(device.kind) else SECONDS_OF_KERNEL
-            )
+        if has_fused_kernels:
+            of_kernel = SECONDS_OF_KERNEL_OF_MAC if backend == METAL else SECONDS_OF_KERNEL
             issued[takes_time, index] += max(0.0, of_kernel - LAUNCH_OVERHEAD - device.op_overhead)
         else:
             least = EAGER_SECONDS_PER_OP - device.op_overhead
@@ -190,7 +199,7 @@ def with_cache_on_cpu(problem: PlacementProblem) -> PlacementProblem:
 
     What shares a group with them otherwise is a group of its own.
     """
-    graph, is_tied = problem.graph, tied_to_cache(problem.graph)
+    is_tied = tied_to_cache(problem.graph)
     is_cpu = np.array([device.is_cpu for device in problem.cluster.devices])
     if not is_cpu.any():
         raise InputError(
@@ -199,17 +208,7 @@ def with_cache_on_cpu(problem: PlacementProblem) -> PlacementProblem:
         )
     seconds = problem.compute_time.copy()
     seconds[np.ix_(is_tied, ~is_cpu)] = np.inf
-
-    def divided(grouping: Grouping) -> Grouping:
-        return grouping_of_labels(graph, 2 * grouping.group_of.astype(np.int64) + is_tied)
-
-    levels = problem.hierarchy
-    return replace(
-        problem,
-        compute_time=seconds,
-        grouping=divided(problem.grouping),
-        hierarchy=None if levels is None else tuple(divided(level) for level in levels),
-    )
+    return divided_problem(problem, is_tied.astype(np.int64), seconds)
 
 
 def caches(graph: OpGraph) -> NDArray[np.bool_]:

@@ -41,19 +41,30 @@ class Restrictions:
             _check_possible(finest, possible, pin)
         in_group = _possible_in_groups(finest, possible)[finest.group_of]
         _, devices_of_op = np.unique(in_group, axis=0, return_inverse=True)
+        seconds = np.where(in_group, problem.compute_time, np.inf)
+        return divided_problem(problem, devices_of_op.ravel(), seconds)
 
-        def divided(grouping: Grouping) -> Grouping:
-            labels = grouping.group_of.astype(np.int64) * len(devices_of_op) + devices_of_op.ravel()
-            return grouping_of_labels(problem.graph, labels)
 
-        # Levels that differ by what is divided now are one.
-        levels = {level.num_groups: level for level in map(divided, problem.hierarchy or ())}
-        return replace(
-            problem,
-            compute_time=np.where(in_group, problem.compute_time, np.inf),
-            grouping=divided(problem.grouping),
-            hierarchy=tuple(levels.values()) or None,
-        )
+def divided_problem(
+    problem: PlacementProblem, labels: NDArray[np.int64], compute_time: NDArray[np.float64]
+) -> PlacementProblem:
+    """Return a problem with other times, in whose groups all ops have the same label, int64[V].
+
+    Groups are divided at every level.
+    """
+
+    def divided(grouping: Grouping) -> Grouping:
+        ids = grouping.group_of.astype(np.int64) * (labels.max() + 1) + labels
+        return grouping_of_labels(problem.graph, ids)
+
+    # Levels that differ by what is divided now are one.
+    levels = {level.num_groups: level for level in map(divided, problem.hierarchy or ())}
+    return replace(
+        problem,
+        compute_time=compute_time,
+        grouping=divided(problem.grouping),
+        hierarchy=tuple(levels.values()) or None,
+    )
 
 
 def _device(problem: PlacementProblem, option: str, device: str) -> int:
