@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -47,7 +47,8 @@ def evaluate(policy: PlacementPolicy, searched: Searched, seed: int = 0) -> Eval
     """Return the evaluation of a policy on an unseen problem."""
     problem, simulator = searched.problem, Simulator(searched.problem, num_threads=1)
     MultilevelSearch(max_evaluations=WARM_UP).place(problem, simulator)  # compiles, or loads
-    PlacetoPlacer(policy=policy).place(problem, simulator)
+    rollout = PlacetoPlacer(policy=policy, starts=())
+    rollout.place(problem, simulator)
     costs: dict[str, float] = {}
     seconds: dict[str, float] = {}
 
@@ -58,9 +59,9 @@ def evaluate(policy: PlacementPolicy, searched: Searched, seed: int = 0) -> Eval
         costs[name] = cost_of_result(problem, result)
 
     is_quick = problem.num_groups * problem.num_devices <= MAX_EVALUATIONS_OF_ROUND
-    sampled = partial(PlacetoPlacer, policy=policy, num_rollouts=ROLLOUTS)
+    sampled = partial(replace, rollout, num_rollouts=ROLLOUTS)
     refined = partial(sampled, refinement_rounds=2 if is_quick else 0)
-    policies = (PlacetoPlacer(policy=policy), sampled(), refined(), refined(starts=STARTS))
+    policies = (rollout, sampled(), refined(), refined(starts=STARTS))
     placers: tuple[Placer, ...] = (*policies, Heft(), CriticalPathPlacer())
     for name, placer in zip(PLACERS, placers, strict=True):
         run(name, placer)

@@ -13,7 +13,15 @@ from placeto_graphs import (
     memory_penalised_runtime,
 )
 from placeto_graphs.testing import PlacerSuite
-from placeto_policy import PlacementPolicy, PlacetoPlacer, PolicyError, Settings, load_pretrained
+from placeto_policy import (
+    PlacementPolicy,
+    PlacetoPlacer,
+    PolicyError,
+    Settings,
+    load_pretrained,
+    preset,
+)
+from placeto_policy.placer import devices_alone
 from placeto_policy.settings import DeviceFeaturesName, NodeFeaturesName, RewardName
 from random_states import random_problem
 from scheduled_problems import (
@@ -285,3 +293,25 @@ def test_placements_of_others_count_and_descent_continues_from_the_best() -> Non
     assert result.curve[:2].tolist() == [[3.0, 6.2], [6.0, 3.0]]
     swept = PlacetoPlacer(policy=untrained, starts=[Given(worse)], refinement_rounds=2)
     assert swept.place(evaluator.problem, evaluator).runtime == 3.0
+
+
+def test_a_policy_for_any_devices_is_never_slower_than_one_device() -> None:
+    problem = random_problem(12, 3, np.random.default_rng(4))
+    evaluator = ListSchedule(problem)
+    untrained = PlacementPolicy(settings=preset("general"))
+    alone = [np.full((1, 12), device, np.int32) for device in range(3)]
+    runtimes = [evaluator.evaluate(placement).runtime.item() for placement in alone]
+    rollout = PlacetoPlacer(policy=untrained, starts=()).place(problem, evaluator)
+    result = PlacetoPlacer(policy=untrained).place(problem, evaluator)
+    assert result.runtime == min(rollout.runtime, *runtimes)
+    assert result.evaluations == 3 + rollout.evaluations
+
+
+def test_a_group_that_cannot_run_on_a_device_is_on_its_fastest_one() -> None:
+    problem = two_chains()
+    seconds = problem.compute_time.copy()
+    seconds[2] = np.inf, 1.0
+    placements = devices_alone(replace(problem, compute_time=seconds))
+    (group,) = np.flatnonzero(placements[0])
+    assert problem.grouping.group_of[2] == group
+    assert placements[1].all()

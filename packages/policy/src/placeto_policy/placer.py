@@ -46,7 +46,9 @@ class PlacetoPlacer:
     num_rollouts
         Number of sampled rollouts, besides the greedy one.
     starts
-        Placers whose placements count, too, such as a single device and list schedulers.
+        Placers whose placements count, too, such as list schedulers. By default, a policy for any
+        number of devices that is not trained starts with each device alone. Pass ``()`` to
+        evaluate such a policy by itself.
     refinement_rounds
         Largest number of rounds of coordinate descent; see `descend`.
     settings
@@ -73,7 +75,7 @@ class PlacetoPlacer:
     policy: PlacementPolicy | None = None
     max_evaluations: int = 0
     num_rollouts: int = 0
-    starts: Sequence[Placer] = ()
+    starts: Sequence[Placer] | None = None
     refinement_rounds: int = 0
     settings: Settings | None = None
     on_update: Callable[[UpdateSummary, int], None] | None = None
@@ -142,11 +144,14 @@ class PlacetoPlacer:
         return settings, policy_settings or settings
 
     def _start(self, search: "_Search", seed: int) -> None:
-        """Evaluate the placements of other placers."""
+        """Evaluate the placements of other placers, by default each device alone."""
         evaluator = search.environment.evaluator
-        for placer in self.starts:
-            start = placer.place(evaluator.problem, evaluator, seed=seed)
-            search.take(start.placement, start.evaluations)
+        problem, is_general = evaluator.problem, self.policy and self.policy.num_devices is None
+        if self.starts is None and is_general and not self.max_evaluations:
+            search.take(devices_alone(problem), problem.num_devices)
+        for placer in self.starts or ():
+            start = placer.place(problem, evaluator, seed=seed)
+            search.take(start.placement[None], start.evaluations)
 
     def _train(self, search: "_Search", seed: int) -> PlacementPolicy:
         evaluator = search.environment.evaluator
@@ -158,7 +163,7 @@ class PlacetoPlacer:
             best = trainer.best[0]
             if best:
                 evaluations = evaluations_before + summary.evaluations - search.evaluations
-                search.take(best.placement, evaluations)
+                search.take(best.placement[None], evaluations)
             if self.on_update:
                 self.on_update(summary, settings.updates)
         return trainer.trained_policy
@@ -224,9 +229,9 @@ class _Search:
         self.evaluations += evaluations
         self._curve.append((self.evaluations, self.environment.best.cost))
 
-    def take(self, placement: NDArray[np.int32], evaluations: int) -> None:
-        """Evaluate a placement that another placer found in some evaluations."""
-        self.environment.costs_of(placement[None])
+    def take(self, placements: NDArray[np.int32], evaluations: int) -> None:
+        """Evaluate placements int32[B, G] that were made in some evaluations."""
+        self.environment.costs_of(placements)
         self.count(evaluations)
 
     def result(self, seconds: float) -> PlacementResult:
@@ -241,6 +246,14 @@ class _Search:
             seconds=seconds,
             curve=np.array(self._curve, np.float64),
         )
+
+
+def devices_alone(problem: PlacementProblem) -> NDArray[np.int32]:
+    """Return int32[D, G], all groups on each device; one that cannot run there on its fastest."""
+    seconds = problem.group_graph.compute_time
+    devices = np.arange(problem.num_devices)[:, None]
+    placements = np.where(np.isfinite(seconds.T), devices, seconds.argmin(axis=1))
+    return placements.astype(np.int32)
 
 
 def descend(environment: PlacementEnvironment) -> None:

@@ -175,7 +175,10 @@ class PlaceZeroShot(Place):
         if self.graph.order is not None:
             return PlaceInOrder(policy, self.graph.order)
         return PlacetoPlacer(
-            policy=policy, num_rollouts=self.rollouts, refinement_rounds=self.refinement_rounds
+            policy=policy,
+            num_rollouts=self.rollouts,
+            starts=(),
+            refinement_rounds=self.refinement_rounds,
         )
 
 

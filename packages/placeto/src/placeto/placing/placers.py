@@ -177,6 +177,7 @@ def start_of_search(refinement_rounds: int = 0) -> "PlacetoPlacer":
     return PlacetoPlacer(
         policy=load_pretrained(),
         num_rollouts=ROLLOUTS_OF_PRETRAINED,
+        starts=(),
         refinement_rounds=refinement_rounds,
     )
 

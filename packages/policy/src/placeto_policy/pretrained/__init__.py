@@ -19,9 +19,9 @@ def load_pretrained() -> PlacementPolicy:
     >>> from placeto_policy import PlacetoPlacer
     >>> from placeto_policy.example import BusiestDevice, two_chains
     >>> problem = two_chains()
-    >>> placer = PlacetoPlacer(policy=load_pretrained())
+    >>> placer = PlacetoPlacer(policy=load_pretrained())  # a rollout, and each device alone
     >>> placer.place(problem, BusiestDevice(problem)).evaluations
-    1
+    3
     """
     with as_file(files(__package__) / WEIGHTS) as path:
         return load_policy(path)
