@@ -169,6 +169,7 @@ def test_all_experiments_are_one_command_that_goes_on(everything: Path) -> None:
     summary = page.splitlines()[2]
     assert summary.startswith("`placeto experiment rewards nmt:0 --scale smoke`, ")
     assert "seeds 0, " in summary
+    assert re.search(r", (commit [0-9a-f]{7,}\+?|placeto \d+\.\d+\.\d+), seeds", summary)
     lines = trials_of(everything / "rewards", clocks=True).values()
     assert f"{clock(sum(line['took'] for line in lines))} in all." in summary
     command = ["experiment", "all", "rewards", SMOKE, "-o", everything]

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
@@ -17,6 +18,7 @@ from typing import Any, Literal, cast
 import msgspec
 import numpy as np
 
+from placeto import __version__
 from placeto.errors import InputError, writing
 from placeto.outputs import (
     VARYING,
@@ -159,13 +161,13 @@ class ExperimentFolder:
         write_text(self.path / PAGE, "\n\n".join(sections) + "\n")
 
     def _origin(self) -> list[str]:
-        """Return the command, seeds and time of the page; nothing without a command."""
+        """Return the command, code, seeds and time of the page; nothing without a command."""
         if not self._experiment.command:
             return []
         keys = self.workspace.keys.values()
         took = sum(self._origins[key].took for key in keys if key in self._origins)
         seeds = self._experiment.options.get("seeds")
-        phrases = [f"`{self._experiment.command}`"]
+        phrases = [f"`{self._experiment.command}`", code_version()]
         if seeds:
             phrases.append(f"seeds {', '.join(map(str, seeds))}")
         phrases.append(f"{clock(took)} in all")
@@ -216,6 +218,23 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
                 f"{path}: begun as another experiment: {self.experiment}, not {experiment.name}; "
                 "--force begins anew"
             )
+
+
+@cache
+def code_version() -> str:
+    """Return the commit of the checkout that runs, with ``+`` if it has edits; else the version."""
+    try:
+        # An environment can lie in a checkout of other code, which does not track this file.
+        _git("ls-files", "--error-unmatch", __file__)
+        return f"commit {_git('describe', '--always', '--exclude=*', '--dirty=+')}"
+    except (OSError, subprocess.CalledProcessError):
+        return f"placeto {__version__}"
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    return done.stdout.strip()
 
 
 def content_digest(value: object, problems: Mapping[str, str] | None = None) -> str:
