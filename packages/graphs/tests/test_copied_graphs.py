@@ -1,5 +1,6 @@
 """Copies of a step: what holds of all, by networkx and by values of ops, and steps by hand."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from placeto_graphs import (
     Phase,
     PlacementProblem,
     copied,
+    copies_of,
     from_networkx,
     load_pipedream_profile,
     load_problem,
@@ -487,3 +489,53 @@ def test_what_cannot_be_copied_is_refused() -> None:
     layer = replace(layer, parameter_bytes=np.array([0, 8]))
     with refused("problems[0].graph: expected weights that are ops of their own, got those of 'la"):
         sharded([problem_of(layer)] * 2)
+
+
+@given(teams(equal=True), st.booleans(), st.booleans())
+def test_a_graph_tells_how_its_copies_share(
+    team: Team, within_machines: bool, keep_weights: bool
+) -> None:
+    problem = sharded(
+        [team.problem] * team.count,
+        machines=team.machines,
+        within_machines=within_machines,
+        keep_weights=keep_weights,
+    )
+    copies = copies_of(problem.graph)
+    assert copies is not None
+    assert copies.copy_of_op.tolist() == [
+        copy_of(problem.graph, op) for op in range(problem.graph.num_ops)
+    ]
+    assert copies.layers == tuple(f"net.{layer}" for layer in range(len(team.weight_bytes)))
+    assert copies.keeps_weights == keep_weights
+    assert copies.within_machines == (within_machines and len(set(team.machines)) > 1)
+
+
+@given(teams())
+def test_a_graph_tells_the_parts_of_a_batch(team: Team) -> None:
+    parts = [part * 10**6 for part in team.parts]
+    batch = problem_of(training_step(team.weight_bytes, activation_bytes=sum(parts)))
+    problem = copied(parts_of_batch(batch, parts), machines=team.machines)
+    divisor = math.gcd(*team.parts)
+    for whole in (problem, micro_batched_problem(problem, 1)):
+        copies = copies_of(whole.graph)
+        assert copies is not None
+        assert copies.parts == tuple(part // divisor for part in team.parts)
+        assert copies.layers == ()
+
+
+def test_a_graph_tells_the_size_of_its_buckets() -> None:
+    problem = problem_of(training_step([4 * 10**7, 1000, 10**7, 3 * 10**7, 2 * 10**6]))
+    for sizes in ({}, {"bucket_bytes": 3 * 10**7, "first_bucket_bytes": 3 * 10**7}):
+        whole = copied([problem, problem], **sizes).graph
+        copies = copies_of(whole)
+        assert copies is not None
+        assert (copies.bucket_bytes is None) == (not sizes)
+        again = {"bucket_bytes": copies.bucket_bytes, "first_bucket_bytes": copies.bucket_bytes}
+        if sizes:
+            assert copied([problem, problem], **again).graph == whole
+
+
+def test_a_step_alone_has_no_copies() -> None:
+    assert copies_of(training_step([10])) is None
+    assert copies_of(copied([example_problem()] * 2).graph) is None  # has nothing to sum

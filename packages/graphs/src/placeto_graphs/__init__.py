@@ -8,6 +8,7 @@ from placeto_graphs.clusters.devices import DEVICE_KINDS, LINK_NAMES, bytes_besi
 from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.compilation import called_by_compiled, compiled
+from placeto_graphs.copies.description import Copies, copies_of
 from placeto_graphs.copies.steps import copied, parts_of_batch, sharded
 from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError, error_line
@@ -76,6 +77,7 @@ __all__ = [
     "SECONDS_PER_BYTE",
     "BestSoFar",
     "Cluster",
+    "Copies",
     "CriticalEvaluator",
     "Device",
     "DeviceKind",
@@ -112,6 +114,7 @@ __all__ = [
     "compiled",
     "compress_rows",
     "copied",
+    "copies_of",
     "device_and_group_stages",
     "error_line",
     "from_networkx",

@@ -28,14 +28,14 @@ from placeto_tools.screen import show_json, showing_progress
     type=NearestChoice(tuple(FORMATS)),
     required=True,
     help="Export format: accelerate, for dispatch_model; torch, stages of "
-    "torch.distributed.pipelining; vllm, deepspeed or llama.cpp, layers of each device; dot "
-    "or graphml, the graph of groups.",
+    "torch.distributed.pipelining, or copies for torchrun; deepspeed-zero, copies; vllm, "
+    "deepspeed or llama.cpp, layers of each device; dot or graphml, the graph of groups.",
 )
 @evaluator_option
 @placed_options
 @output_option(
-    "File to write: .json for accelerate; .sh for vllm and llama.cpp; .py for torch and "
-    "deepspeed; .dot, .gv or .graphml.  [default: standard output]",
+    "File to write: .json for accelerate and deepspeed-zero; .sh for vllm and llama.cpp; .py for "
+    "torch and deepspeed; .dot, .gv or .graphml.  [default: standard output]",
     required=False,
 )
 @json_option

@@ -18,6 +18,7 @@ from placeto.errors import InputError
 from placeto.exporting.forms import (
     ModuleScopes,
     Price,
+    check_one_copy,
     check_one_machine,
     is_within,
     labels_of_step,
@@ -69,6 +70,7 @@ def device_map(
     that does not fit the memory, whole layers in a row may.
     """
     check_one_machine(problem.cluster, "accelerate")
+    check_one_copy(problem.graph, "dispatch_model", "--to torch")
     map_of_modules = _map_of_ops(problem, placement, problem.expand(placement), evaluator)
     if not map_of_modules.price.fits:
         with suppress(InputError):  # of a model without layers in a row

@@ -11,17 +11,24 @@ import pydot
 
 from placeto.errors import InputError
 from placeto.exporting.device_map import DeviceMap, device_map
-from placeto.exporting.forms import Exported, Placement, check_inference
+from placeto.exporting.forms import (
+    Exported,
+    Placement,
+    check_inference,
+    check_one_copy,
+    gpus_of_machines,
+)
 from placeto.exporting.layers import (
     LayerSplit,
     layer_split,
     pipeline_stages,
 )
 from placeto.exporting.llama_cpp import llama_cpp
+from placeto.exporting.torchrun import deepspeed_zero, torchrun
 from placeto.outputs import json_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto.texts import counted
-from placeto_graphs import DEVICE_KINDS, PlacementProblem, groups_to_networkx
+from placeto_graphs import DEVICE_KINDS, PlacementProblem, copies_of, groups_to_networkx
 
 Export = Callable[[PlacementProblem, Placement, EvaluatorSpec], Exported]
 
@@ -76,6 +83,8 @@ def _accelerate(
 
 
 def _torch(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorSpec) -> Exported:
+    if copies_of(problem.graph) is not None:
+        return torchrun(problem, placement, evaluator)
     split = pipeline_stages(problem, placement, evaluator)
     content = Path(__file__).with_name("placed_stages.py").read_text()
     for name, value in (("SPLIT_POINTS", split.split_points), ("DEVICES", split.devices)):
@@ -100,14 +109,8 @@ def _vllm(problem: PlacementProblem, placement: Placement, evaluator: EvaluatorS
         )
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, gpus, evaluator, "vLLM")
-    cluster, sizes = problem.cluster, split.stages.sizes
-    gpus_of_stages: dict[str, list[int]] = {}  # indices on each machine
-    for device in split.stages.devices:
-        machine = cluster.machine[device]
-        if not cluster.devices[device].is_cpu:
-            gpus_of_machine = [gpu for gpu in gpus if cluster.machine[gpu] == machine]
-            indices = gpus_of_stages.setdefault(cluster.machine_names[machine], [])
-            indices.append(gpus_of_machine.index(device))
+    sizes = split.stages.sizes
+    gpus_of_stages = gpus_of_machines(problem.cluster, split.stages.devices)
     visible = {
         name: f"CUDA_VISIBLE_DEVICES={','.join(map(str, indices))}"
         for name, indices in gpus_of_stages.items()
@@ -147,6 +150,7 @@ def _deepspeed(
     problem: PlacementProblem, placement: Placement, evaluator: EvaluatorSpec
 ) -> Exported:
     """Return a ``PipelineModule`` that sets ``parts``, as no ``partition_method`` has bounds."""
+    check_one_copy(problem.graph, "PipelineModule", "--to torch or deepspeed-zero")
     gpus = problem.cluster.accelerators.tolist()
     split = layer_split(problem, placement, gpus, evaluator)
     bounds = split.stages.bounds
@@ -209,6 +213,7 @@ FORMATS = {
     "torch": Format((".py",), _torch),
     "vllm": Format((".sh",), _vllm),
     "deepspeed": Format((".py",), _deepspeed),
+    "deepspeed-zero": Format((".json",), deepspeed_zero),
     "llama.cpp": Format((".sh",), llama_cpp),
     "dot": Format((".dot", ".gv"), _dot, is_priced=False),
     "graphml": Format((".graphml",), _graphml, is_priced=False),

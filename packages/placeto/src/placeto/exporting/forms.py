@@ -22,6 +22,7 @@ from placeto_graphs import (
     colocate_by_id,
     colocate_gradients,
     colocate_updates,
+    copies_of,
     grouping_of_labels,
 )
 
@@ -118,6 +119,27 @@ def check_one_machine(cluster: Cluster, library: str) -> None:
         raise InputError(
             f"PROBLEM: expected devices of one machine, as {library} uses those of one, got {count}"
         )
+
+
+def check_one_copy(graph: OpGraph, library: str, other: str) -> None:
+    """Refuse copies of a model for a library that has one."""
+    copies = copies_of(graph)
+    if copies is not None:
+        raise InputError(
+            f"PROBLEM: expected one copy of the model, as {library} has one, got {copies.count}; "
+            f"export them with {other}"
+        )
+
+
+def gpus_of_machines(cluster: Cluster, devices: Sequence[int]) -> dict[str, list[int]]:
+    """Return the numbers of devices among the GPUs of their machine, by its name; without CPUs."""
+    numbers: dict[str, list[int]] = {}
+    for device in devices:
+        machine = cluster.machine[device]
+        if not cluster.devices[device].is_cpu:
+            gpus = [gpu for gpu in cluster.accelerators if cluster.machine[gpu] == machine]
+            numbers.setdefault(cluster.machine_names[machine], []).append(gpus.index(device))
+    return numbers
 
 
 def check_inference(graph: OpGraph, library: str) -> None:

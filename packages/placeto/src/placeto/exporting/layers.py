@@ -25,6 +25,7 @@ from placeto_graphs import (
     grouping_of_labels,
 )
 
+GATHER = "placeto.gather"  # the type of ops that gather weights which copies divide
 PASSES_ON = "The pipeline sends tensors from stage to stage, which is faster here."
 
 
@@ -65,9 +66,7 @@ class ModelChain(LayerChain):
         graph, self.spec = problem.graph, evaluator
         self.scopes = scopes = ModuleScopes(graph)
         self.layers = one_stack(scopes, library) if library else model_layers(scopes)
-        labels = forward_labels(scopes, self.layers)
-        labels[scopes.is_forward & np.array([kind == INPUT for kind in graph.op_types])] = 0
-        labels = labels_of_step(graph, labels, otherwise=len(self.layers) - 1)
+        labels = labels_of_layers(scopes, self.layers)
         read_elsewhere = scopes.is_weight[graph.edge_producers] & (
             labels[graph.edge_producers] != labels[graph.edge_consumers]
         )
@@ -195,13 +194,20 @@ def pipeline_stages(
 
     That is a weight that two stages read, and a loss of what an earlier stage than the last makes.
     """
-    graph, scopes = problem.graph, ModuleScopes(problem.graph)
     split = layer_split(problem, placement, range(problem.num_devices), evaluator)
-    makers, readers = graph.edge_producers, graph.edge_consumers
     stage_of_device = np.full(problem.num_devices, UNKNOWN)
     stage_of_device[[*split.stages.devices]] = range(len(split.devices))
-    stages = stage_of_device[split.op_devices]
-    of_weight = scopes.is_weight[makers] & scopes.is_forward[readers]
+    check_torch_stages(ModuleScopes(problem.graph), stage_of_device[split.op_devices])
+    return split
+
+
+def check_torch_stages(scopes: ModuleScopes, stages: NDArray[np.int64]) -> None:
+    """Refuse stages of the V ops, int64[V], that torch's cannot be; see `pipeline_stages`."""
+    graph = scopes.graph
+    makers, readers = graph.edge_producers, graph.edge_consumers
+    gathers = np.array([kind == GATHER for kind in graph.op_types])
+    has_weights = scopes.is_weight | (gathers & scopes.is_forward)
+    of_weight = has_weights[makers] & scopes.is_forward[readers]
     apart = np.flatnonzero(of_weight & (stages[makers] != stages[readers]))
     if len(apart):
         maker, reader = makers[apart[0]], readers[apart[0]]
@@ -214,8 +220,8 @@ def pipeline_stages(
     early = np.flatnonzero(
         in_loss[readers]
         & scopes.is_forward[makers]
-        & ~scopes.is_weight[makers]
-        & (stages[makers] < len(split.devices) - 1)
+        & ~has_weights[makers]
+        & (stages[makers] < stages.max())
     )
     if len(early):
         maker = makers[early[0]]
@@ -223,7 +229,6 @@ def pipeline_stages(
             "PROBLEM: expected a loss of what the last stage makes, but it reads "
             f"{graph.op_names[maker]} of stage {stages[maker]}: give a loss without it"
         )
-    return split
 
 
 def stages_of(device_of_layer: NDArray[np.integer]) -> Stages | None:
@@ -237,13 +242,36 @@ def stages_of(device_of_layer: NDArray[np.integer]) -> Stages | None:
 
 def _nearest(chain: ModelChain, op_devices: NDArray[np.int32]) -> tuple[NDArray[np.int64], bool]:
     """Return int64[N], where modules with parameters spend most time; whether they spend all."""
-    of_op = chain.scopes.outermost(model_layers(chain.scopes))
-    ops = [op for op in chain.scopes.computing if of_op[op] is not None]
-    labels, devices = chain.labels[ops], op_devices[ops]
-    share = np.zeros((chain.num_layers, chain.problem.num_devices))
-    np.add.at(share, (labels, devices), chain.problem.compute_time[ops, devices] + NO_TIME)
-    nearest = share.argmax(axis=1)
-    return nearest, bool((devices == nearest[labels]).all())
+    ops = ops_of_modules(chain.scopes)
+    nearest = main_devices(chain.problem, chain.labels, ops, op_devices)
+    return nearest, bool((op_devices[ops] == nearest[chain.labels[ops]]).all())
+
+
+def ops_of_modules(scopes: ModuleScopes) -> NDArray[np.intp]:
+    """Return the ops that modules with parameters compute in the forward pass."""
+    of_op = scopes.outermost(model_layers(scopes))
+    return np.array([op for op in scopes.computing if of_op[op] is not None])
+
+
+def main_devices(
+    problem: PlacementProblem,
+    labels: NDArray[np.int64],
+    ops: NDArray[np.intp],
+    op_devices: NDArray[np.int32],
+) -> NDArray[np.int64]:
+    """Return the device where some ops of each label of int64[V] spend most time."""
+    share = np.zeros((labels.max() + 1, problem.num_devices))
+    seconds = problem.compute_time[ops, op_devices[ops]] + NO_TIME
+    np.add.at(share, (labels[ops], op_devices[ops]), seconds)
+    devices: NDArray[np.int64] = share.argmax(axis=1)
+    return devices
+
+
+def labels_of_layers(scopes: ModuleScopes, layers: Sequence[str]) -> NDArray[np.int64]:
+    """Return int64[V], the layer that each op of a step runs with."""
+    labels = forward_labels(scopes, layers)
+    labels[scopes.is_forward & np.array([kind == INPUT for kind in scopes.graph.op_types])] = 0
+    return labels_of_step(scopes.graph, labels, otherwise=len(layers) - 1)
 
 
 def forward_labels(

@@ -9,19 +9,25 @@ PASSING = "placeto.pass_on"  # the type of ops that pass a tensor on
 
 
 def passed_on(
-    problem: PlacementProblem, stage_of_op: NDArray[np.int64]
+    problem: PlacementProblem,
+    stage_of_op: NDArray[np.int64],
+    copy_of_op: NDArray[np.int64] | None = None,
 ) -> tuple[PlacementProblem, NDArray[np.int64]]:
     """Return a step whose stages, int64[V], send tensors to the next or previous stage only.
 
     In each stage between, an op that takes no time passes a tensor on, also gradients back. Such a
     stage keeps what it passes on in the forward pass until its backward pass of that micro-batch is
-    done. What the update reads goes there directly. Each op of the step is a group of its own; the
-    stages of its V' ops, int64[V'], are returned with it.
+    done. What the update reads goes there directly, as does what copies of the step, int64[V], send
+    each other. Each op of the step is a group of its own; the stages of its V' ops, int64[V'], are
+    returned with it.
     """
     graph = problem.graph
     makers, readers = graph.edge_producers, graph.edge_consumers
     distance = stage_of_op[readers] - stage_of_op[makers]
-    far = np.flatnonzero((np.abs(distance) > 1) & (graph.phases[readers] != Phase.UPDATE))
+    is_far = (np.abs(distance) > 1) & (graph.phases[readers] != Phase.UPDATE)
+    if copy_of_op is not None:
+        is_far &= copy_of_op[makers] == copy_of_op[readers]
+    far = np.flatnonzero(is_far)
     last_backward = {
         (int(stage_of_op[op]), int(graph.micro_batch[op])): op
         for op in graph.topological_order.tolist()

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 from torch.distributed.pipelining import PipelineStage
 
 SPLIT_POINTS: list[str] = []  # the modules that all stages but the first begin with
@@ -15,6 +16,7 @@ def placed_stage(
     device: torch.device,
     mb_args: tuple[Any, ...],
     mb_kwargs: dict[str, Any] | None = None,
+    group: ProcessGroup | None = None,
 ) -> PipelineStage:
     """Return a stage of a model, made from example arguments of one micro-batch.
 
@@ -62,7 +64,9 @@ def placed_stage(
                     node.update_kwarg("device", device)
             inner.recompile()
     module.to(device)
-    return PipelineStage(module, index, len(nodes), device, tuple(inputs), tuple(values))
+    return PipelineStage(
+        module, index, len(nodes), device, tuple(inputs), tuple(values), group=group
+    )
 
 
 def _stage_module(
