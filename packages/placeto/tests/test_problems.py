@@ -16,6 +16,7 @@ from placeto.placing.placers import make_placer
 from placeto.placing.reports import precision_text
 from placeto.problems.making import (
     make_problem,
+    options_with_devices,
     placement_by_copies,
     read_problem,
     read_training_problems,
@@ -96,6 +97,18 @@ def step_file(folder: Path) -> Path:
     step.add_edge("gradient", "update", bytes=64)
     save_graph(from_networkx(step), folder / "step.json")
     return folder / "step.json"
+
+
+def test_copies_of_a_file_have_the_rates_of_collectives_on_other_devices(tmp_path: Path) -> None:
+    usual = parse_cluster("2xk80")
+    cluster = replace(usual, collective_fraction=np.full((2, 2), 0.5))
+    whole = read_problem(step_file(tmp_path), cluster, copies=2)
+    assert whole.cluster.bandwidth[0, 1] == usual.bandwidth[0, 1] / 2
+    save_problem(whole, tmp_path / "copies.json")
+    assert read_problem(tmp_path / "copies.json", cluster).cluster == whole.cluster
+    on_usual = replace(whole, cluster=usual.for_collectives)
+    options = options_with_devices(ProblemOptions(cluster="2xk80"), on_usual, "+1xv100")
+    assert options.cluster == "2xk80+1xv100"
 
 
 def test_copies_share_the_batch_and_are_in_the_machines_of_their_devices(tmp_path: Path) -> None:

@@ -1,13 +1,11 @@
 """The problem of several copies of a step, and the ops that join them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import FREE, ONCE, OpGraph, Phase
 from placeto_graphs.schema.problem import PlacementProblem
@@ -141,7 +139,7 @@ class Joint:
         hierarchy = source.hierarchy
         return PlacementProblem(
             graph=joined_graph,
-            cluster=_with_bandwidth_of_collectives(source.cluster),
+            cluster=source.cluster.for_collectives,
             compute_time=_appended(
                 [problem.compute_time for problem in self._problems],
                 moved_bytes[:, None] * time_per_byte,
@@ -165,10 +163,3 @@ def _numbered(names: Sequence[str], count: int) -> tuple[str, ...]:
 def _appended(parts: Sequence[NDArray[Any]], added: ArrayLike) -> NDArray[Any]:
     dtype, shape = parts[0].dtype, parts[0].shape[1:]
     return np.concatenate([*parts, np.array(added, dtype).reshape(-1, *shape)])
-
-
-def _with_bandwidth_of_collectives(cluster: Cluster) -> Cluster:
-    if cluster.collective_fraction is None:
-        return cluster
-    bandwidth = cluster.bandwidth * cluster.collective_fraction
-    return replace(cluster, bandwidth=bandwidth, collective_fraction=None)

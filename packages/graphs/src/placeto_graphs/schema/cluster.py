@@ -4,7 +4,7 @@ The time of an op on a kind follows from its numbers if it was not measured.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -355,6 +355,14 @@ class Cluster(Record):
     def memory_bytes(self) -> NDArray[np.int64]:
         """int64[D], the bytes that a placement may use on each device."""
         return np.array([device.memory_bytes for device in self.devices])
+
+    @property
+    def for_collectives(self) -> "Cluster":
+        """The same devices, on links with the bandwidth that collectives reach."""
+        if self.collective_fraction is None:
+            return self
+        bandwidth = self.bandwidth * self.collective_fraction
+        return replace(self, bandwidth=bandwidth, collective_fraction=None)
 
     @property
     def accelerators(self) -> NDArray[np.intp]:

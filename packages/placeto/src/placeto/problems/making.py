@@ -39,6 +39,7 @@ from placeto_graphs import (
     PlacementProblem,
     colocate,
     copied,
+    copies_of,
     load_problem,
     measured_compute_time,
     merge_and_colocate,
@@ -102,6 +103,8 @@ def make_problem(
         devices = cluster or parse_cluster(f"{DEFAULT_NUM_GPUS}x{source.kind}")
         if source_problem is not None and source_problem.cluster.queue == "backward-first":
             devices = replace(devices, queue="backward-first")  # as of micro-batches
+        if copies_of(source.graph) is not None:
+            devices = devices.for_collectives
         seconds = _times_of_source(source, devices)
         problem = PlacementProblem(
             graph=source.graph, cluster=devices, compute_time=seconds, **groups
@@ -277,7 +280,7 @@ def options_with_devices(
     if not isinstance(present, str) or Path(present).is_file():
         raise InputError(f"--what-if: needs --cluster as a text such as 1xv100, got {present}")
     described = replace(parse_cluster(present, link=options.link), queue=problem.cluster.queue)
-    if described != problem.cluster:
+    if problem.cluster not in (described, described.for_collectives):
         raise InputError("--what-if: needs --cluster, as the devices of the file are no usual ones")
     return replace(options, cluster=present + added, gpus=None, gpu_kind=None)
 
