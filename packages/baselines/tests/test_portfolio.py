@@ -6,13 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import simulated_problems
 from baseline_problems import cluster, gpus, op_graph, problem_of
 from placeto_baselines import LayerChain, PortfolioSearch, Stages
 from placeto_baselines.placement_trials import WatchedEvaluator
-from placeto_baselines.search import portfolio
+from placeto_baselines.search import contracted_search, portfolio
 from placeto_baselines.search.layers import _voted_labels
 from placeto_baselines.search.subsets import CHAIN, placements_without_search, unlike_subsets
 from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+from placeto_simulator import Simulator
 from plain_evaluator import PlainEvaluator
 
 N = np.inf  # seconds where an op cannot run
@@ -107,3 +109,41 @@ def test_subsets_differ_by_machines_and_by_the_way_to_the_host() -> None:
     bandwidth[0, 3] = 0.5
     slow = replace(problem, cluster=replace(problem.cluster, bandwidth=bandwidth))
     assert [pair for pair in unlike_subsets(slow, 2) if 0 not in pair] == [(1, 2), (1, 3)]
+
+
+def test_a_large_problem_is_searched_in_blocks_of_ops_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = np.random.default_rng(1)
+    problem = simulated_problems.layered_problem(2_000, 4, 500, generator)
+    simulator = Simulator(problem, num_threads=1)
+    ordinary = PortfolioSearch(max_evaluations=30).place(problem, simulator)
+    monkeypatch.setattr(portfolio, "FEWEST_OPS", 1_000)
+    monkeypatch.setattr(contracted_search, "SIZES", (500, 1_500))
+    whole = PortfolioSearch(max_evaluations=30, contracts=False).place(problem, simulator)
+    assert (whole.placement == ordinary.placement).all()
+    search = PortfolioSearch(max_evaluations=30)
+    result = search.place(problem, simulator)
+    assert result.evaluations <= 30
+    assert result.runtime < ordinary.runtime
+    assert {choice.kind for choice in search.choices} <= {"alone", "in-order", "balanced", "chain"}
+    for choice in search.choices:
+        batch = simulator.evaluate(choice.result.placement[None])
+        assert batch.runtime[0] == choice.result.runtime
+    assert (
+        PortfolioSearch(max_evaluations=30).place(problem, simulator).placement == result.placement
+    ).all()
+    stopped = PortfolioSearch(max_evaluations=30, stopped=lambda: True).place(problem, simulator)
+    assert stopped.evaluations == 1
+
+
+def test_a_large_problem_is_never_placed_worse_than_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = gpus([1] * 8, [(0, 1), (2, 3), (4, 5), (6, 7)], memory=30)
+    best = np.array([0, 0, 0, 0, 1, 1, 1, 1], np.int32)
+    monkeypatch.setattr(portfolio, "FEWEST_OPS", 1)
+    monkeypatch.setattr(contracted_search, "SIZES", (2, 4))
+    simulator = Simulator(problem, num_threads=1)
+    result = PortfolioSearch(max_evaluations=3).place(problem, simulator, start=best)
+    assert (result.runtime, result.evaluations) == (4.0, 3)

@@ -17,6 +17,7 @@ from placeto_graphs import (
     CriticalEvaluator,
     EvaluationBatch,
     Evaluator,
+    GeneralEvaluator,
     MoveEvaluator,
     Moves,
     PlacementProblem,
@@ -157,8 +158,9 @@ class SpentError(BaseException):
 class WatchedEvaluator(PlacementTrials):
     """Returns what an evaluator returns, with reports, until a `SpentError` at the limits.
 
-    It can schedule, walk, and name critical groups if the evaluator can. An error of the evaluator
-    is raised as it is.
+    It can schedule, walk, name critical groups, and be made for other problems, if the evaluator
+    can. What is evaluated of other problems is not counted. An error of the evaluator is raised as
+    it is.
 
     Parameters
     ----------
@@ -195,6 +197,8 @@ class WatchedEvaluator(PlacementTrials):
             self.walk = partial(self._walked, evaluator.walk)
         if isinstance(evaluator, CriticalEvaluator):
             self.critical_groups = partial(self._query, evaluator.critical_groups)
+        if isinstance(evaluator, GeneralEvaluator):
+            self.for_problem = evaluator.for_problem
 
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Return the runtime and memory of each of int32[B, G]."""

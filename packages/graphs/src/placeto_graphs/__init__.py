@@ -33,6 +33,7 @@ from placeto_graphs.grouping.colocation import (
     names_of_rules,
     rules_of_names,
 )
+from placeto_graphs.grouping.contraction import contracted
 from placeto_graphs.grouping.labels import grouping_of_labels
 from placeto_graphs.grouping.merging import LEVEL_SIZES, merge_and_colocate, nested_groupings
 from placeto_graphs.grouping.reachability import Reachability, reachability
@@ -48,6 +49,7 @@ from placeto_graphs.protocols.evaluation import (
     SECONDS_PER_BYTE,
     CriticalEvaluator,
     Evaluator,
+    GeneralEvaluator,
     Placer,
     SchedulingEvaluator,
     memory_penalised_runtime,
@@ -86,6 +88,7 @@ __all__ = [
     "EvaluationBatch",
     "Evaluator",
     "ExecutableStep",
+    "GeneralEvaluator",
     "GraphError",
     "GroupGraph",
     "Grouping",
@@ -113,6 +116,7 @@ __all__ = [
     "colocate_updates",
     "compiled",
     "compress_rows",
+    "contracted",
     "copied",
     "copies_of",
     "device_and_group_stages",

@@ -75,6 +75,16 @@ class Simulator:
     def __reduce__(self) -> tuple[Any, ...]:
         return Simulator, (self.problem, self.num_threads)
 
+    def for_problem(self, problem: PlacementProblem) -> "Simulator":
+        """Return a simulator of another problem with as many threads.
+
+        Parameters
+        ----------
+        problem
+            Problem whose placements it simulates.
+        """
+        return Simulator(problem, self.num_threads)
+
     def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:
         """Simulate a batch of placements.
 

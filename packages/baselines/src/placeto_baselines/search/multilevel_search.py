@@ -29,6 +29,8 @@ from placeto_graphs import (
 MOVES_OF_FIRST_ROUND = 64
 MOST_MOVES_OF_ROUND = 4096
 SHARE_OF_MEASURING = 0.05  # of the budget, at the most
+SHARE_OF_ONE_DEVICE = 0.2  # of the seconds
+LEAST_OF_MEASURING = 1.0  # evaluations
 MOST_RESTARTS = 64
 FEWEST_OF_WALK = 2  # evaluations: of the start, and of one move
 SECONDS_OF_ROUND = 0.05
@@ -155,6 +157,29 @@ class MultilevelSearch:
                 raise
         return trials.result()
 
+    def refine(
+        self,
+        problem: PlacementProblem,
+        evaluator: Evaluator,
+        starts: NDArray[np.int32],
+        *,
+        seed: int = 0,
+        layers: NDArray[np.integer] | None = None,
+    ) -> PlacementResult:
+        """Return the best placement that chains reach from starts alone, as `place` continues.
+
+        ``starts`` are int32[B, G], ``layers`` those of `place`.
+        """
+        search = _Search(self, PlacementTrials(problem, evaluator), seed, layers)
+        try:
+            search.compare(starts)
+            search.pace(self.clock() - search.began, search.trials.evaluations)
+            self._follow(search, lambda share: share, self.chains)
+        except KeyboardInterrupt:
+            if not search.trials.evaluations:
+                raise
+        return search.trials.result()
+
     def _search(self, search: "_Search") -> None:
         evaluations_of_restart = self.evaluations_of_pair * search.sets.sizes[-1] ** 2
         restarts = int(np.clip(search.affordable / evaluations_of_restart, 1, MOST_RESTARTS))
@@ -170,17 +195,21 @@ class MultilevelSearch:
         def until(share: float) -> float:
             return share_before + budget_share * share
 
-        sizes = search.sets.sizes
-        first = max(level for level, size in enumerate(sizes) if level == 0 or size <= self.first)
+        first = search.first_level
         if share_before:  # only the first restart has the placements that are given
             search.forget()
         search.placements = np.stack([search.random_placement(first) for _ in range(self.chains)])
         search.measure(first)
         search.anneal(first, self.hot, until(self.random_share))
         search.compare(search.placements)
+        self._follow(search, until, leaders)
+
+    def _follow(self, search: "_Search", until: Callable[[float], float], leaders: int) -> None:
+        """Continue from the placements that lead: at the first level, then at finer ones."""
+        first = search.first_level
         search.follow_leaders(leaders)
         search.anneal(first, self.warm, until(self.coarse_share))
-        finer = range(first + 1, len(sizes)) or [first]
+        finer = range(first + 1, len(search.sets.sizes)) or [first]
         for position, level in enumerate(finer, start=1):
             search.follow_best(self.chains)
             share = self.coarse_share + (1 - self.coarse_share) * position / len(finer)
@@ -221,6 +250,12 @@ class _Search:
     def sets(self) -> "MoveSets":
         return move_sets(self.trials.problem, self.settings.coarsest, self.layers)
 
+    @property
+    def first_level(self) -> int:
+        """The level at which chains begin."""
+        sizes, most = self.sets.sizes, self.settings.first
+        return max(level for level, size in enumerate(sizes) if level == 0 or size <= most)
+
     @cached_property
     def choices(self) -> DeviceChoices:
         return DeviceChoices(self.sets.allowed)
@@ -242,10 +277,14 @@ class _Search:
     @property
     def affordable(self) -> float:
         """Number of evaluations that the budget allows if they stay as fast as they were."""
+        return min(self.evaluations_left, self.in_seconds)
+
+    @property
+    def in_seconds(self) -> float:
+        """Number of evaluations in the seconds of the budget, as fast as they were."""
         elapsed = self.settings.clock() - self.began
         rate = self.trials.evaluations * self.settings.chains / elapsed if elapsed > 0 else math.inf
-        in_seconds = self.seconds * rate if self.trials.evaluations else math.inf
-        return min(self.evaluations_left, in_seconds)
+        return self.seconds * rate if self.trials.evaluations else math.inf
 
     @property
     def can_walk(self) -> bool:
@@ -255,9 +294,13 @@ class _Search:
         """Evaluate everything on one device, for each that can run it."""
         problem = self.trials.problem
         devices = np.flatnonzero(allowed_devices(problem).all(axis=0)).astype(np.int32)
-        devices = devices[: int(min(self.evaluations_left, problem.num_devices))]
-        if len(devices):
-            self.trials.costs(np.repeat(devices[:, None], problem.num_groups, axis=1))
+        rows = np.repeat(devices[:, None], problem.num_groups, axis=1)
+        rows = rows[: int(min(self.evaluations_left, len(rows)))]
+        if len(rows):
+            self.trials.costs(rows[:1])  # which tells how many of the others the seconds allow
+            affordable = int(min(self.in_seconds * SHARE_OF_ONE_DEVICE, len(rows)))
+            if affordable > 1:
+                self.trials.costs(rows[1:affordable])
 
     def try_all(self) -> None:
         """Evaluate all placements, as far as the budget goes."""
@@ -281,6 +324,8 @@ class _Search:
         if not self.can_walk:
             return
         num_affordable = min(MOVES_OF_FIRST_ROUND, self.affordable * SHARE_OF_MEASURING)
+        if num_affordable < LEAST_OF_MEASURING:
+            return
         num_moves = int(min(max(num_affordable, FEWEST_OF_WALK), self.evaluations_left - 1))
         moves = self._moves(level, np.full((1, num_moves), np.inf))
         costs = self.trials.try_moves(self.placements[:1], moves).cost[0]

@@ -31,6 +31,7 @@ from placeto_baselines.search.chains import (
     best_chain,
     chain_placement,
 )
+from placeto_baselines.search.contracted_search import ContractedSearch
 from placeto_baselines.search.layers import layers_of_groups
 from placeto_baselines.search.local_search import num_placements
 from placeto_baselines.search.multilevel_search import MultilevelSearch
@@ -42,8 +43,9 @@ from placeto_baselines.search.subsets import (
     restricted,
     subsets_to_search,
 )
-from placeto_graphs import Evaluator, PlacementProblem, PlacementResult
+from placeto_graphs import Evaluator, GeneralEvaluator, PlacementProblem, PlacementResult
 
+FEWEST_OPS = 60_000  # of a graph that is searched in blocks of ops first
 ALL_TRIED = 4_096  # placements; the search tries all where there are no more, and needs no start
 SPEED_OF_WALKS = 2.0  # evaluations of a walk in the time of a single one
 SHARE_OF_CHAIN = 0.08  # of the evaluations of a search, at the most; more if the chain leads
@@ -96,6 +98,10 @@ class PortfolioSearch:
         Number of annealing chains in parallel, as of `MultilevelSearch`.
     stopped
         Function that returns True to end the search before its next part.
+    contracts
+        True if graphs of 60,000 ops or more are searched in blocks of ops first (`contracted`),
+        where the evaluator is a `GeneralEvaluator`: few placements of the whole graph can be
+        evaluated.
 
     Attributes
     ----------
@@ -127,6 +133,7 @@ class PortfolioSearch:
     clock: Callable[[], float] = time.perf_counter
     chains: int = 1
     stopped: Callable[[], bool] = lambda: False
+    contracts: bool = True
     choices: list[Choice] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -167,6 +174,10 @@ class PortfolioSearch:
         began: float,
     ) -> None:
         results = [] if start is None else [evaluated(watched, start)]
+        is_large = problem.graph.num_ops >= FEWEST_OPS
+        if self.contracts and is_large and isinstance(watched, GeneralEvaluator):
+            ContractedSearch(self, problem, watched, seed, began).search(results)
+            return
         self.choices.extend(placements_without_search(problem, watched))
         affordable = self._affordable(watched, began)
         layers, are_modules = layers_of_groups(problem)

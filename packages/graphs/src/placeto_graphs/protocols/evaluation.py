@@ -137,6 +137,20 @@ class Evaluator(Protocol):
 
 
 @runtime_checkable
+class GeneralEvaluator(Evaluator, Protocol):
+    """An evaluator that can be made for other problems, such as smaller ones (`contracted`)."""
+
+    def for_problem(self, problem: PlacementProblem) -> Evaluator:
+        """Return the evaluator of another problem, with the same settings.
+
+        Parameters
+        ----------
+        problem
+            Problem whose placements it evaluates.
+        """
+
+
+@runtime_checkable
 class SchedulingEvaluator(Evaluator, Protocol):
     """An evaluator that also returns when each group runs."""
 

@@ -257,7 +257,17 @@ class PlacementProblem(Record):
         return devices
 
     def _can_be_placed(self, grouping: Grouping) -> bool:
-        return bool(np.isfinite(group_compute_time(grouping, self.compute_time)).any(axis=1).all())
+        bound_ops, cannot_run = self._bound_ops
+        nowhere = np.zeros((grouping.num_groups, self.num_devices), np.bool_)
+        np.logical_or.at(nowhere, grouping.group_of[bound_ops], cannot_run)
+        return not nowhere.all(axis=1).any()
+
+    @cached_property
+    def _bound_ops(self) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """The ops that some device cannot run, and bool[N, D], the devices that cannot."""
+        cannot_run = np.isinf(self.compute_time)
+        ops = np.flatnonzero(cannot_run.any(axis=1))
+        return ops, cannot_run[ops]
 
     @cached_property
     def _group_compute_time(self) -> NDArray[np.float64]:
