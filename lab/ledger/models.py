@@ -1,5 +1,6 @@
 """The models of the ledger: Transformers in any sizes, and an LSTM translator."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -16,6 +17,37 @@ DTYPES = {
     name: getattr(torch, name.removeprefix("mixed-"))
     for name in ("float32", "float16", "bfloat16", "mixed-float16")
 }
+LLAMA_CPP = "llama.cpp"
+DTYPES[LLAMA_CPP] = torch.float32
+
+
+class Float16Adam(torch.optim.Optimizer):
+    """Adam of frameworks that train in float16: its weights and its state are of float32.
+
+    The gradients of all weights are of float32 at once while it updates them, as in DeepSpeed.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, {})
+
+    def step(self, closure: None = None) -> None:  # noqa: ARG002 (torch's signature)
+        """Update the weights."""
+        parameters = [weight for group in self.param_groups for weight in group["params"]]
+        gradients = [weight.grad.float() for weight in parameters]
+        for weight, gradient in zip(parameters, gradients, strict=True):
+            state = self.state[weight]
+            if not state:
+                state["weight"] = weight.detach().float()
+                state["mean"] = torch.zeros_like(gradient)
+                state["square"] = torch.zeros_like(gradient)
+                state["step"] = torch.zeros(())
+            torch._fused_adam_(
+                [state["weight"]], [gradient], [state["mean"]], [state["square"]], [],
+                [state["step"]], lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0,
+                amsgrad=False, maximize=False,
+            )  # fmt: skip
+            with torch.no_grad():
+                weight.copy_(state["weight"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +65,10 @@ class Transformer:
     past
         Number of earlier tokens of each sequence whose keys and values each layer keeps.
     precision
-        A dtype, or ``"mixed-float16"`` for weights of float32 under autocast.
+        A dtype, or ``"mixed-float16"`` for weights of float32 under autocast, or ``"llama.cpp"``
+        for its weights of float16 and activations of float32, which products take and make in
+        float16. Megatron-LM, OneFlow
+        and DeepSpeed have weights and activations of float16, and `Float16Adam`.
     checkpointing
         True if the backward pass computes activations again, per attention and per MLP.
     dropout
@@ -65,7 +100,8 @@ class Transformer:
     @property
     def autocast(self) -> torch.dtype | None:
         """Dtype of the autocast around the step, or None."""
-        return DTYPES[self.precision] if self.precision.startswith("mixed") else None
+        is_mixed = self.precision == LLAMA_CPP or self.precision.startswith("mixed")
+        return torch.float16 if is_mixed else None
 
     @property
     def boundary_bytes(self) -> int:
@@ -81,8 +117,12 @@ class Transformer:
             labels = tokens if self.predicts_words else tokens[:, 0]
         if not self.autocast:
             model = model.to(DTYPES[self.precision])
+        if self.precision == LLAMA_CPP:
+            model = model.half()
         inputs = (tokens, labels.clone()) if mode == "training" else (tokens,)
-        make = partial(getattr(torch.optim, optimizer), lr=1e-3)
+        make = Float16Adam
+        if optimizer != Float16Adam.__name__:
+            make = partial(getattr(torch.optim, optimizer), lr=1e-3)
         return TrainingStep(model, inputs, optimizer=make, mode=mode)
 
 
@@ -97,7 +137,7 @@ class _Layer(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width)
         if sizes.past:
-            shape = (sizes.batch, sizes.heads, sizes.past, width // sizes.heads)
+            shape = (sizes.batch, sizes.heads, sizes.past + sizes.length, width // sizes.heads)
             self.keys, self.values = (nn.Buffer(torch.zeros(shape)) for _ in range(2))
 
     def forward(self, features: Tensor) -> Tensor:
@@ -122,19 +162,18 @@ class _Layer(nn.Module):
             dropout = 0.1 if self.sizes.dropout else 0.0
             attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
             return self.dropped(self.out(attended.transpose(1, 2).flatten(2)))
+        if self.sizes.past:
+            self.keys[:, :, self.sizes.past :] = key
+            self.values[:, :, self.sizes.past :] = value
+            key, value = self.keys, self.values
         scale = key.shape[-1] ** -0.5
         if self.sizes.normalises_outside:
             scores = query @ key.transpose(2, 3) * scale
         else:
             query = query * scale
             scores = query @ key.transpose(2, 3)
-        if self.sizes.past:
-            scores = torch.cat([query @ self.keys.transpose(2, 3), scores], dim=3)
         weights = self.dropped(functional.softmax(scores, dim=3))
-        read = weights[..., self.sizes.past :] @ value
-        if self.sizes.past:
-            read = read + weights[..., : self.sizes.past] @ self.values
-        return self.dropped(self.out(read.transpose(1, 2).flatten(2)))
+        return self.dropped(self.out((weights @ value).transpose(1, 2).flatten(2)))
 
     def perceptron(self, features: Tensor, norm: nn.Module | None) -> Tensor:
         hidden = self.up(features if norm is None else norm(features))
@@ -150,12 +189,13 @@ class _Embedding(nn.Module):
 
     def __init__(self, sizes: Transformer) -> None:
         super().__init__()
+        self.sizes = sizes
         self.words = nn.Embedding(sizes.words, sizes.width)
         self.positions = nn.Parameter(torch.zeros(sizes.length, sizes.width))
 
     def forward(self, tokens: Tensor) -> Tensor:
         features: Tensor = self.words(tokens) + self.positions
-        return features
+        return features.float() if self.sizes.precision == LLAMA_CPP else features
 
 
 class _Stack(nn.Module):

@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from ledger.models import Transformer, translation_step
 from placeto import capture_step
-from placeto.problems.making import compute_times, make_problem
+from placeto.problems.making import (
+    EAGER_SECONDS_PER_OP,
+    LAUNCH_OVERHEAD,
+    SECONDS_OF_KERNEL,
+    compute_times,
+    make_problem,
+)
 from placeto.problems.options import GroupingOptions
 from placeto.problems.sources import Source
 from placeto_baselines import MEtf, MSct, MTopo, SingleDevice
@@ -151,10 +157,12 @@ class Inference(InStages):
     """Forward passes in micro-batches, for several words one after the other.
 
     The next word of a micro-batch begins when the last stage has made the one before. A stage is
-    one op, which takes as long as its ops one after the other.
+    one op, which takes as long as its ops one after the other. In eager PyTorch an op takes at
+    least as long as its host needs; a kernel of a server takes as long as `place` assumes.
     """
 
     rounds: int = 1  # number of words
+    issued_by: str = ""  # "PyTorch" for a word in eager PyTorch, or "server"
 
     def seconds(self) -> float:
         """Return the simulated seconds per sequence and word."""
@@ -174,6 +182,12 @@ class Inference(InStages):
         is_of_layer = [LAYER.match(scope) is not None for scope in graph.scopes]
         times = np.where(is_of_layer, np.array(layers)[stages], 1)
         busy_time = problem.busy_time[np.arange(len(stages)), stages]
+        if self.issued_by == "PyTorch":
+            busy_time = np.where(busy_time, np.maximum(busy_time, EAGER_SECONDS_PER_OP), 0)
+        elif self.issued_by == "server":
+            launches = [device.op_overhead + LAUNCH_OVERHEAD for device in problem.cluster.devices]
+            of_kernel = SECONDS_OF_KERNEL - np.array(launches)[stages]
+            busy_time = np.where(busy_time, busy_time + of_kernel, 0)
         return np.bincount(stages, times * busy_time).astype(np.float64)
 
 

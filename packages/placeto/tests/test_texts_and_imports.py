@@ -72,6 +72,7 @@ def decoding(
         (decoding("1xcpu-ddr4-2ch+1xp40"), [0, 0], ("CPUs", 4)),
         (decoding("1xcpu-ddr4-2ch+1xp40"), [0, 1], ("CPUs and GPUs", 4)),
         (decoding("1xcpu-ddr4-2ch+1xp40", bits=16), [0, 1], None),
+        (decoding("1xdgx-spark"), [0, 0], ("GPUs", 4)),
         (decoding("1xmi300x"), [0, 0], None),
         (decoding("1xrtx3090", speed=0.9), [0, 0], None),
         (decoding("1xrtx3090", tokens=4), [0, 0], None),

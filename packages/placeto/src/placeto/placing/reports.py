@@ -1,6 +1,5 @@
 """Reports of a problem and of a simulated step: plain values in SI units."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +32,7 @@ PUBLISHED_RATES: Mapping[tuple[str, int], tuple[int, int]] = {
 }
 EXPERTS = "aten._grouped_mm"
 PRODUCTS_OF_WEIGHTS = ("aten.mm", "aten.addmm")
-NVIDIA = re.compile("(rtx|gtx|titan|[klptabhv][0-9]).*")  # kinds
+NAME_OF_BACKEND = {"cuda": "GPUs", METAL: "Macs"}
 
 
 def timeline_report(
@@ -208,11 +207,7 @@ def _published_differences(
 
 
 def _name_of_devices(device: Device, backend: str) -> str:
-    if device.is_cpu:
-        return "CPUs"
-    if backend == METAL:
-        return "Macs"
-    return "GPUs" if NVIDIA.fullmatch(device.kind) else ""
+    return "CPUs" if device.is_cpu else NAME_OF_BACKEND.get(backend, "")
 
 
 def _bits_of_weights(graph: OpGraph) -> float:
