@@ -274,3 +274,36 @@ def test_a_calibrated_cluster_can_be_used(tmp_path: Path) -> None:
     assert cluster.latency[0, 1] == report["links"][0]["seconds"][0] > 0
     assert 0 < cluster.bandwidth[0, 1] < np.inf
     assert "is not in the range x>=262144" in fail("calibrate", "--most-bytes=5", "-o", output)
+
+
+def test_copies_that_are_placed_are_read_by_other_commands(tmp_path: Path) -> None:
+    """The placement file says how the batch is divided, so that no option has to."""
+    output, page = tmp_path / "placement.json", tmp_path / "page.html"
+    model = ["nmt-2", *SMALL_NMT, "--cluster=2xv100"]
+    place = ["place", *model, "--max-evaluations=50", "-o", output, "--force"]
+    report = succeed_json(*place, "--shard")
+    assert report["copies"] == {
+        "samples": [2, 2],
+        "devices": ["v100:0", "v100:1"],
+        "shard": True,
+        "micro_batches": 1,
+    }
+    simulated = succeed_json("simulate", *model, output)
+    assert simulated["runtime"] == report["runtime"]
+    assert succeed_json("simulate", *model, output, "--schedule=1f1b") == simulated
+    succeed("report", *model[:1], output, *model[1:], "-o", page)
+    usual = succeed_json(*place)
+    assert {choice["how"] for choice in usual["choices"]} >= {"2 copies, sharded"}
+    assert usual["runtime"] <= report["runtime"]
+    alone = succeed_json(*place, "--copies=1")
+    assert "2 copies" not in {choice["how"] for choice in alone["choices"]}
+
+
+def test_a_model_without_a_batch_size_has_one_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = write_module(tmp_path, monkeypatch, OWN_MODEL)
+    place = ["place", f"{name}:make", "--cluster=2xv100", "--max-evaluations=50"]
+    error = invoke(*place, "-o", tmp_path / "placement.json").stderr
+    assert "copies of the model are not tried: " in error
+    assert f"needs --batch-size, as {name}:make has no default batch_size" in error

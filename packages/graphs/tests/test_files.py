@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 from example_graphs import diamond, diamond_problem, refused
 from graph_strategies import problems
 from placeto_graphs import (
+    BatchDivision,
     GraphError,
     PlacementProblem,
+    load_copies,
     load_graph,
     load_placement,
+    load_placement_of_any_level,
     load_problem,
     parse_cluster,
     save_graph,
@@ -56,6 +59,21 @@ def test_a_placement_file_is_a_plain_object_of_names(tmp_path: Path) -> None:
     save_placement(np.array([0, 1, 0, 1]), diamond_problem(), tmp_path / "plain.json")
     expected = {"split": "k80:0", "left": "k80:1", "right": "k80:0", "join": "k80:1"}
     assert json.loads((tmp_path / "plain.json").read_text()) == expected
+
+
+def test_a_placement_file_may_have_copies_besides_its_groups(tmp_path: Path) -> None:
+    problem, path = diamond_problem(), tmp_path / "copies.json"
+    division = BatchDivision((3, 1), ("k80:0", "k80:1"), shard=True, micro_batches=2)
+    save_placement(np.array([0, 1, 0, 1]), problem, path, division)
+    assert load_copies(path) == division
+    assert load_placement(path, problem).tolist() == [0, 1, 0, 1]
+    assert load_placement_of_any_level(path, problem)[1].tolist() == [0, 1, 0, 1]
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"copies": {"samples": [3, "1"], "devices": []}}))
+    with pytest.raises(GraphError, match=r"copies\.json: .*samples\[1\]"):
+        load_copies(path)
+    path.write_text(json.dumps({"copies": "k80:0", "left": "k80:1"}))  # a group of this name
+    assert load_copies(path) is None
 
 
 @pytest.mark.parametrize("rules", [None, (), ("id", r"scopes:lstm\.step\d+", "single-consumers")])

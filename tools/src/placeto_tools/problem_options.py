@@ -1,6 +1,7 @@
 """Options that describe a problem: the source, its sizes, the devices, the groups."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 import click
@@ -12,6 +13,7 @@ from placeto.placing.place_problem import resolve_placement, sent_back_text
 from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import (
     ANY,
+    AUTO,
     CACHE_DEVICES,
     TRAINING,
     GroupingOptions,
@@ -19,9 +21,15 @@ from placeto.problems.options import (
     SourceOptions,
 )
 from placeto.problems.restrictions import Restrictions
-from placeto.problems.sources import parse_sizes
+from placeto.problems.sources import is_graph_file, parse_sizes
 from placeto.progress import Progress
-from placeto_graphs import DEVICE_KINDS, NAMED_RULES, SCHEDULES, PlacementProblem
+from placeto_graphs import (
+    DEVICE_KINDS,
+    NAMED_RULES,
+    SCHEDULES,
+    PlacementProblem,
+    load_copies,
+)
 from placeto_tools.options import (
     KEY_VALUE,
     NearestChoice,
@@ -182,11 +190,24 @@ micro_batches_option = number_option(
     help="Number of micro-batches of a step, as in GPipe. A model is captured with a micro-batch "
     "as its batch; the ops of a file are divided.",
 )
-copies_option = number_option(
+
+
+def _copies(text: str) -> str | int | tuple[int, ...]:
+    if text == AUTO:
+        return text
+    numbers = text.split("+")
+    if not all(number.isdecimal() for number in numbers):
+        raise InputError(f"expected {AUTO}, a number such as 4, or 24+12+6, got {text!r}")
+    return int(text) if len(numbers) == 1 else tuple(map(int, numbers))
+
+
+copies_option = click.option(
     "--copies",
-    default=1,
-    help="Number of copies of the model, each with an equal part of the batch, which sum their "
-    "gradients (data parallel).",
+    type=Parsed("number", _copies),
+    default=AUTO,
+    help="Number of copies of the model, which share the batch and sum their gradients (data "
+    "parallel); or the samples of each, such as 24+12+6.  [default: what is fastest in `placeto "
+    "place`, those of a placement file, else 1]",
 )
 shard_option = click.option(
     "--shard",
@@ -285,11 +306,24 @@ class PlacementArguments(NamedTuple):
     def read(self, *, waits: bool = True) -> tuple[PlacementProblem, NDArray[np.int32]]:
         """Return the placement, and the problem at its level, with the waits of its schedule."""
         with showing_progress(self.problem) as progress:
-            problem = problem_of(read_source(self.problem, self.options), self.options)
-            resolved_problem, placement = resolved(self.placement, problem, self.schedule, progress)
+            options = with_copies_of(self.options, self.problem, self.placement)
+            schedule = self.schedule
+            if options is not self.options and options.micro_batches == 1:
+                schedule = None
+            problem = problem_of(read_source(self.problem, options), options)
+            resolved_problem, placement = resolved(self.placement, problem, schedule, progress)
         if not waits:
             resolved_problem = replace(resolved_problem, graph=problem.graph)
         return resolved_problem, placement
+
+
+def with_copies_of(options: ProblemOptions, problem: str, placement: str) -> ProblemOptions:
+    """Return options of a model with the copies of a placement file, unless they say others."""
+    is_decided = options.copies != AUTO or is_graph_file(problem)
+    if is_decided or not (placement.endswith(".json") and Path(placement).is_file()):
+        return options
+    copies = load_copies(placement)
+    return options if copies is None else options.of_copies(copies)
 
 
 def resolved(

@@ -9,12 +9,14 @@ from placeto_graphs.clusters.file import load_cluster, save_cluster
 from placeto_graphs.clusters.spec import parse_cluster
 from placeto_graphs.compilation import called_by_compiled, compiled
 from placeto_graphs.copies.description import Copies, copies_of
+from placeto_graphs.copies.division import BatchDivision
 from placeto_graphs.copies.steps import copied, parts_of_batch, sharded
 from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError, error_line
 from placeto_graphs.files.dnn_partitioning import load_dnn_partitioning
 from placeto_graphs.files.pipedream import load_pipedream_profile
 from placeto_graphs.files.placement_file import (
+    load_copies,
     load_placement,
     load_placement_of_any_level,
     save_placement,
@@ -77,6 +79,7 @@ __all__ = [
     "NAMED_RULES",
     "SCHEDULES",
     "SECONDS_PER_BYTE",
+    "BatchDivision",
     "BestSoFar",
     "Cluster",
     "Copies",
@@ -126,6 +129,7 @@ __all__ = [
     "grouping_of_labels",
     "groups_to_networkx",
     "load_cluster",
+    "load_copies",
     "load_dnn_partitioning",
     "load_graph",
     "load_pipedream_profile",

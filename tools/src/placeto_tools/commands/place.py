@@ -1,7 +1,8 @@
 """``placeto place``."""
 
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +10,11 @@ import click
 
 from placeto.errors import DOES_NOT_FIT, InputError, writing
 from placeto.placing.choices import choices_report, choices_table, used_devices, verdict
+from placeto.placing.copies import (
+    copies_verdict,
+    place_source,
+    remarks_on_copies,
+)
 from placeto.placing.cost_texts import (
     bound_text,
     levels_hint,
@@ -26,13 +32,12 @@ from placeto.placing.place_problem import (
     STARTS,
     PlacedProblem,
     PlaceSettings,
-    place_scheduled,
     sent_back_text,
 )
 from placeto.placing.placers import DEFAULT_REFINEMENT_ROUNDS, PLACERS, placer_spec
 from placeto.placing.reports import bottleneck_text, rate_text
 from placeto.problems.making import options_with_devices, problem_of, read_source
-from placeto.problems.options import ProblemOptions
+from placeto.problems.options import AUTO, ProblemOptions
 from placeto.problems.sources import Source, most_micro_batches
 from placeto.texts import SECONDS, bytes_text, counted
 from placeto.training.folder import read_policy
@@ -158,27 +163,23 @@ def place(
     placeto place problem.json.gz --policy run --seconds 5 -o placement.json
     placeto place nmt-2 --cluster 2xk80 --what-if +1xv100 -o placement.json
     """
-    if placer is not None and policy is not None:
-        raise InputError("--policy: excludes --placer")
-    if start is not None and (placer is not None or policy is not None):
-        raise InputError("--start: excludes --placer and --policy")
-    for option, value in (("--rollouts", rollouts), ("--refinement-rounds", refinement_rounds)):
-        if value is not None and policy is None:
-            raise InputError(f"{option}: needs --policy")
+    of_policy = {"--rollouts": rollouts, "--refinement-rounds": refinement_rounds}
+    _check_ways(placer, policy, start, of_policy)
     if placer is not None:
         values = {"max_evaluations": max_evaluations, "seconds": seconds, "seed": seed}
         check_heeded([placer_spec(placer)], "--placer", **values)
     options = _with_largest_context(problem_name, options, seed) if max_context else options
     with recorded_warnings() as messages, showing_progress(problem_name):
-        source = read_source(problem_name, options)
-        problem = problem_of(source, options)
+        of_one = replace(options, shard=options.shard and options.copies != AUTO)
+        source = read_source(problem_name, of_one)
+        problem = problem_of(source, of_one)
     priced_by = evaluator_spec(objective or source.evaluator)
     needing_steps = {f"--start {PRETRAINED}": start == PRETRAINED, "--schedule": schedule}
     for option, is_given in needing_steps.items():
         if is_given and not priced_by.simulates:
             raise InputError(f"{option}: excludes --objective {priced_by.name}")
     larger = {
-        added: _larger_problem(problem_name, source, problem, options, added) for added in additions
+        added: _larger_problem(problem_name, source, problem, of_one, added) for added in additions
     }
     hint = "" if options.grouping.fixes_num_groups else levels_hint(problem_name, problem)
     settings = PlaceSettings(
@@ -194,23 +195,31 @@ def place(
         keeps_groups=options.grouping.fixes_num_groups,
     )
     with showing_progress() as progress:
-        placed = place_scheduled(problem, schedule, settings, progress)
+        placed = place_source(problem_name, problem, options, schedule, settings, progress)
         placed_with = {
-            added: place_scheduled(larger_problem, schedule, settings, progress)
+            added: place_source(
+                problem_name,
+                larger_problem,
+                options_with_devices(options, problem, added),
+                schedule,
+                settings,
+                progress,
+            )
             for added, larger_problem in larger.items()
         }
-    unscheduled = replace(placed.problem, graph=problem.graph)  # without the waits of a schedule
+    searched = placed.one_copy or placed
+    unscheduled = replace(searched.problem, graph=problem.graph)  # without the waits of a schedule
     problem, result = placed.problem, placed.result
     with writing(output):
-        save_placement(result.placement, problem, output)
+        save_placement(result.placement, problem, output, placed.copies)
     fits = result.fits(problem.cluster)
     with showing_progress() as progress:
         progress.update("memory that every placement needs ...")
-        excess = least_excess(problem) if priced_by.simulates else 0
+        excess = least_excess(searched.problem) if priced_by.simulates else 0
         remedy = ""
         if not fits:
             micro_batches = partial(most_micro_batches, problem_name, options.choice)
-            remedy = remedy_text(unscheduled, result, priced_by, micro_batches)
+            remedy = remedy_text(unscheduled, searched.result, priced_by, micro_batches)
     report = {
         "output": str(output),
         "placer": placed.placer,
@@ -239,6 +248,19 @@ def place(
         sys.exit(DOES_NOT_FIT)
 
 
+def _check_ways(
+    placer: str | None, policy: Path | None, start: str | None, of_policy: Mapping[str, int | None]
+) -> None:
+    """Refuse options of another way to place than the one that is named."""
+    if placer is not None and policy is not None:
+        raise InputError("--policy: excludes --placer")
+    if start is not None and (placer is not None or policy is not None):
+        raise InputError("--start: excludes --placer and --policy")
+    for option, value in of_policy.items():
+        if value is not None and policy is None:
+            raise InputError(f"{option}: needs --policy")
+
+
 def _larger_problem(
     name: str, source: Source, problem: PlacementProblem, options: ProblemOptions, added: str
 ) -> PlacementProblem:
@@ -252,7 +274,9 @@ def _larger_problem(
 def _remarks(placed: PlacedProblem, evaluator: EvaluatorSpec) -> list[str]:
     """Return what slows a placement down, as far as it is known."""
     problem, placement = placed.problem, placed.result.placement
-    remarks = [sent_back_text(problem, placement)]
+    remarks = [placed.no_copies, sent_back_text(problem, placement)]
+    if placed.copies:
+        remarks += remarks_on_copies(problem)
     if evaluator.simulates:
         remarks.append(bottleneck_text(Simulator(problem, 1).timeline(placement)))
     return [remark for remark in remarks if remark]
@@ -270,6 +294,7 @@ def _report(placed: PlacedProblem) -> dict[str, object]:
         "groups": problem.num_groups,
         **({"context": problem.graph.cache.context} if problem.graph.cache else {}),
         **({"lower_bound": placed.bound} if placed.bound else {}),
+        **({"copies": asdict(placed.copies)} if placed.copies else {}),
         "devices": used_devices(problem, result.placement),
         "choices": choices_report(problem, result, placed.choices),
     }
@@ -288,7 +313,7 @@ def _show_what_if(
         f"{overflow_text(problem.cluster, result.peak_memory)}"
     )
     if placed.choices:
-        click.echo(verdict(problem, result, placed.choices))
+        click.echo(copies_verdict(placed) or verdict(problem, result, placed.choices))
         show(choices_table(problem, result, placed.choices, evaluator))
 
 
@@ -321,9 +346,14 @@ def _show_placement(
         f"{counted(result.evaluations, 'evaluation')} in {result.seconds:.1f} s"
     )
     if placed.bound:
-        text = bound_text(placed.bound, excess, problem.num_groups)
-        percent_above = 100 * (cost_of_result(problem, result) / placed.bound - 1)
-        click.echo(f"{text}; this one takes {percent_above:.1f} % more")
+        searched = placed.one_copy or placed
+        text = bound_text(placed.bound, excess, searched.problem.num_groups)
+        percent_above = 100 * (cost_of_result(searched.problem, searched.result) / placed.bound - 1)
+        if placed.copies:
+            text, which = f"with one copy, {text}", "the best"
+        else:
+            which = "this one"
+        click.echo(f"{text}; {which} takes {percent_above:.1f} % more")
     if placed.choices:
-        click.echo(verdict(problem, result, placed.choices))
+        click.echo(copies_verdict(placed) or verdict(problem, result, placed.choices))
         show(choices_table(problem, result, placed.choices, evaluator))

@@ -10,7 +10,12 @@ from placeto.problems.making import problem_of, read_source
 from placeto.problems.options import ProblemOptions
 from placeto.texts import counted
 from placeto_tools.options import Command, output_option, overwrite_option
-from placeto_tools.problem_options import problem_options, resolved, schedule_option
+from placeto_tools.problem_options import (
+    problem_options,
+    resolved,
+    schedule_option,
+    with_copies_of,
+)
 from placeto_tools.reports.page import ReportedPlacement, problem_report, report_page
 from placeto_tools.screen import showing_progress
 
@@ -38,6 +43,7 @@ def report(
     placeto report problem.json.gz placement.json k80:0 -o report.html
     """
     with showing_progress(problem_name) as progress:
+        options = with_copies_of(options, problem_name, placements[0])
         problem = problem_of(read_source(problem_name, options), options)
         reported = []
         for text, title in zip(placements, _titles(placements), strict=True):

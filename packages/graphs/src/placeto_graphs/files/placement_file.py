@@ -3,20 +3,26 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto_graphs.copies.division import BatchDivision
 from placeto_graphs.errors import GraphError, check_one_of, short_repr
 from placeto_graphs.files.storage import convert, opened_json, write_atomically
 from placeto_graphs.grouping.colocation import colocate, colocate_by_id
 from placeto_graphs.schema.problem import PlacementProblem
 
+COPIES = "copies"  # key of an object that no group has: names of groups have names of devices
+
 
 def save_placement(
-    placement: NDArray[np.int32], problem: PlacementProblem, path: str | os.PathLike[str]
+    placement: NDArray[np.int32],
+    problem: PlacementProblem,
+    path: str | os.PathLike[str],
+    copies: BatchDivision | None = None,
 ) -> None:
     """Write a placement to a JSON file of group names and device names.
 
@@ -30,6 +36,8 @@ def save_placement(
         Problem with the names of the groups and devices.
     path
         Name of the file; an existing file is replaced.
+    copies
+        Copies of the model that the problem consists of, which the file then has besides.
 
     Raises
     ------
@@ -52,11 +60,40 @@ def save_placement(
     """
     devices = problem.check_placement(placement).tolist()
     names = problem.cluster.device_names
-    content = {
+    described = {} if copies is None else {COPIES: asdict(copies)}
+    content = described | {
         group: names[device]
         for group, device in zip(problem.grouping.group_names, devices, strict=True)
     }
     write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def load_copies(path: str | os.PathLike[str]) -> BatchDivision | None:
+    """Return the copies of the model that the problem of a placement file consists of, if any.
+
+    Parameters
+    ----------
+    path
+        Name of the JSON file.
+
+    Raises
+    ------
+    GraphError
+        When the file is no placement file.
+    OSError
+        When the file cannot be read.
+
+    Examples
+    --------
+    >>> from placeto_graphs.testing import example_problem
+    >>> copies = BatchDivision(samples=(3, 1), devices=("k80:0", "k80:1"))
+    >>> save_placement(np.array([0, 1]), example_problem(2), "placement.json", copies)
+    >>> load_copies("placement.json").samples
+    (3, 1)
+    """
+    with opened_json(path) as data:
+        described = convert(data, dict[str, Any]).get(COPIES)
+        return convert(described, BatchDivision) if isinstance(described, dict) else None
 
 
 def load_placement(path: str | os.PathLike[str], problem: PlacementProblem) -> NDArray[np.int32]:
@@ -134,7 +171,7 @@ def load_placement_of_any_level(
     PlacementProblem(ops=128, groups=32, devices=3)
     """
     with opened_json(path) as data:
-        file_names = set(convert(data, dict[str, Any]))
+        file_names = set(_devices_of_names(data))
         groups, ops = problem.grouping.group_names, problem.graph.op_names
         levels = [level.group_names for level in problem.levels]
         nearest = min(
@@ -150,7 +187,7 @@ def _placement_of(
     data: Any, problem: PlacementProblem, names: Sequence[str], unit: str
 ) -> NDArray[np.int32]:
     """Return the device of each group, or op, of these names."""
-    devices = convert(data, dict[str, Any])
+    devices = _devices_of_names(data)
     device_of_name = {name: device for device, name in enumerate(problem.cluster.device_names)}
     known_names = set(names)
     for name in devices:
@@ -161,6 +198,14 @@ def _placement_of(
             raise GraphError(f"{short_repr(name)}: expected a device for every {unit}, got none")
         check_one_of(short_repr(name), devices[name], problem.cluster.device_names)
     return np.array([device_of_name[devices[name]] for name in names], np.int32)
+
+
+def _devices_of_names(data: Any) -> dict[str, Any]:
+    """Return the content of a placement file, without a description of copies."""
+    content: dict[str, Any] = convert(data, dict[str, Any])
+    if isinstance(content.get(COPIES), dict):
+        content.pop(COPIES)
+    return content
 
 
 def _at_coarsest_level(

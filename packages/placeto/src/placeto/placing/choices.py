@@ -92,7 +92,8 @@ def choices_table(
         lacking = lacking if lack[fullest] > 0 else ""
         compared = result.runtime and not lacking
         relative = f"{choice.result.runtime / result.runtime:.2f}x" if compared else ""
-        rows.append([label[choice.kind], evaluator.text(choice.result.runtime), relative, lacking])
+        name = label.get(choice.kind, choice.kind)
+        rows.append([name, evaluator.text(choice.result.runtime), relative, lacking])
     return TextTable("Alternatives:", ["devices", f">{evaluator.objective}", ">relative", ""], rows)
 
 

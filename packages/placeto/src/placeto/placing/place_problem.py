@@ -45,6 +45,7 @@ from placeto_baselines.search.chains import chain_placement
 from placeto_baselines.search.layers import layers_of_groups
 from placeto_baselines.search.subsets import CHAIN, SEARCHED
 from placeto_graphs import (
+    BatchDivision,
     BestSoFar,
     Evaluator,
     Phase,
@@ -108,7 +109,10 @@ class PlacedProblem:
     result: PlacementResult
     placer: str  # name of what placed it
     bound: float = 0.0  # cost that no placement beats, if a search took place and one is known
-    choices: list[Choice] = field(default_factory=list)  # placements on fewer devices
+    choices: list[Choice] = field(default_factory=list)  # placements on fewer devices, and copies
+    copies: BatchDivision | None = None  # of the model, if there are several
+    one_copy: "PlacedProblem | None" = None  # what the bound is of, besides copies
+    no_copies: str = ""  # why they are not tried, where they could be
 
 
 def place_problem(

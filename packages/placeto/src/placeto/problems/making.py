@@ -33,6 +33,7 @@ from placeto.problems.sources import (
 from placeto_capture import cost_models, fused
 from placeto_graphs import (
     DEVICE_KINDS,
+    BatchDivision,
     Cluster,
     ExecutableStep,
     OpGraph,
@@ -50,6 +51,7 @@ from placeto_graphs import (
     repeat_micro_batch_problem,
     sharded,
 )
+from placeto_graphs.errors import not_among
 
 if TYPE_CHECKING:
     from placeto_execution.devices import RealDevices
@@ -91,11 +93,24 @@ def make_problem(
     grouping: GroupingOptions | None = None,
     *,
     is_sharded: bool = False,
+    devices_of_copies: Sequence[str] = (),
 ) -> PlacementProblem:
     """Return the problem of a source in its micro-batches and copies.
 
     By default it is on the devices of the source. If it is sharded, the copies divide the weights.
+    Devices are the first of each copy, by default spread over all accelerators.
     """
+    if source.copies:
+        problem_of_copy = {
+            copy: make_problem(copy, cluster, grouping) for copy in dict.fromkeys(source.copies)
+        }
+        problems = [problem_of_copy[copy] for copy in source.copies]
+        return problem_of_copies(
+            problems,
+            devices_of_copies or first_devices(problems[0].cluster, len(problems)),
+            is_sharded=is_sharded,
+            is_captured=source.is_micro_batch,
+        )
     source_problem, groups = source.problem, _groups(source, grouping or GroupingOptions())
     if source_problem is not None and cluster is None:
         problem = replace(source_problem, **groups)
@@ -111,19 +126,40 @@ def make_problem(
         )
     if problem.graph.cache is not None and problem.graph.cache.on_cpu:
         problem = with_cache_on_cpu(problem)
-    if source.is_micro_batch:
-        copy = repeat_micro_batch_problem(problem, source.micro_batches)
-    else:
-        if source.copies > 1:
-            problem = parts_of_batch(problem, [1] * source.copies)[0]
-        copy = micro_batched_problem(problem, source.micro_batches)
-    machines = copy.cluster.machine[devices_of_copies(copy.cluster, source.copies)].tolist()
-    whole = (sharded if is_sharded else copied)([copy] * source.copies, machines=machines)
-    if whole is problem or whole.graph.measured_time or not source.is_micro_batch:
-        return whole
+    if not source.is_micro_batch:
+        problem = parts_of_batch(problem, [count for count in source.part if count])[0]
+        return micro_batched_problem(problem, source.micro_batches)
+    whole = repeat_micro_batch_problem(problem, source.micro_batches)
+    return whole if whole is problem else _with_modelled_times(whole)
+
+
+def problem_of_copies(
+    problems: Sequence[PlacementProblem],
+    devices: Sequence[str],
+    *,
+    is_sharded: bool,
+    is_captured: bool = True,
+) -> PlacementProblem:
+    """Return the problem of copies, the first devices of which have names.
+
+    If their steps were captured, all ops have the times of the cost model.
+    """
+    cluster = problems[0].cluster
+    for device in devices:
+        if device not in cluster.device_names:
+            raise InputError(f"copies: {not_among(device, cluster.device_names)}")
+    machines = [int(cluster.machine[cluster.device_names.index(device)]) for device in devices]
+    whole = (sharded if is_sharded else copied)(problems, machines=machines)
+    return _with_modelled_times(whole) if is_captured else whole
+
+
+def _with_modelled_times(problem: PlacementProblem) -> PlacementProblem:
+    """Return a problem with times of the cost model; one of measured times stays as it is."""
+    if problem.graph.measured_time:
+        return problem
     with warnings.catch_warnings():  # what there is to say of its ops has been said
         warnings.simplefilter("ignore")
-        return replace(whole, compute_time=compute_times(whole.graph, whole.cluster))
+        return replace(problem, compute_time=compute_times(problem.graph, problem.cluster))
 
 
 def _times_of_source(source: Source, cluster: Cluster) -> NDArray[np.float64]:
@@ -142,14 +178,15 @@ def _times_of_source(source: Source, cluster: Cluster) -> NDArray[np.float64]:
     return compute_times(source.graph, cluster)
 
 
-def devices_of_copies(cluster: Cluster, copies: int) -> NDArray[np.intp]:
-    """Return the first device of each copy, if each has as many of the accelerators."""
+def first_devices(cluster: Cluster, copies: int) -> list[str]:
+    """Return the name of the first device of each copy, if each has as many accelerators."""
     devices = cluster.accelerators
     if copies > len(devices):
         raise InputError(
             f"--copies: expected at most {len(devices)}, one for each device, got {copies}"
         )
-    return devices[np.arange(copies) * len(devices) // copies]
+    indices = devices[np.arange(copies) * len(devices) // copies].tolist()
+    return [cluster.device_names[index] for index in indices]
 
 
 def placement_by_copies(problem: PlacementProblem) -> NDArray[np.int32] | None:
@@ -159,8 +196,9 @@ def placement_by_copies(problem: PlacementProblem) -> NDArray[np.int32] | None:
     most_copies = len(problem.cluster.accelerators)
     if len(copy) < len(matches) or copy.max() >= most_copies:
         return None
-    first_devices = devices_of_copies(problem.cluster, int(copy.max()) + 1)
-    start: NDArray[np.int32] = first_devices[copy][problem.grouping.group_of].astype(np.int32)
+    names = first_devices(problem.cluster, int(copy.max()) + 1)
+    devices = np.array([problem.cluster.device_names.index(name) for name in names], np.int32)
+    start: NDArray[np.int32] = devices[copy][problem.grouping.group_of]
     return start
 
 
@@ -255,18 +293,27 @@ def _groups(source: Source, options: GroupingOptions) -> dict[str, Any]:
 
 def read_source(text: str, options: ProblemOptions) -> Source:
     """Return the source of a name, with the sizes and devices of the options."""
-    return load_source(text, options.choice, options.micro_batches, options.target, options.copies)
+    return load_source(text, options.choice, options.micro_batches, options.target, options.samples)
 
 
 def problem_of(source: Source, options: ProblemOptions) -> PlacementProblem:
     """Return the problem of a source, with the devices and groups of the options."""
+    if options.shard and not source.copies:
+        raise InputError("--shard: needs --copies of at least 2")
     devices, is_given = options.devices, options.gpus or options.gpu_kind
     if devices is None and (is_given or options.link):
         if source.problem is not None and not is_given:
             raise InputError(f"--link: needs --cluster, as {source.name} has its own devices")
         spec = f"{options.gpus or DEFAULT_NUM_GPUS}x{options.gpu_kind or source.kind}"
         devices = parse_cluster(spec, link=options.link)
-    problem = make_problem(source, devices, options.grouping, is_sharded=options.shard)
+    division = options.copies
+    problem = make_problem(
+        source,
+        devices,
+        options.grouping,
+        is_sharded=options.shard,
+        devices_of_copies=division.devices if isinstance(division, BatchDivision) else (),
+    )
     return options.restrictions.applied(problem)
 
 
@@ -297,9 +344,10 @@ def read_problem(
     cluster
         Devices: a spec, a TOML file or a `placeto_graphs.Cluster`; by default those of the source.
     **options
-        Options of ``placeto build``: ``link``, ``micro_batches``, ``copies``, ``shard``, ``gpus``,
-        ``gpu_kind``, and those of `SourceOptions`, `GroupingOptions` and `Restrictions`, such as
-        ``sizes={"batch_size": 8}``, ``mode="decode"``, ``num_groups`` or
+        Options of ``placeto build``: ``link``, ``micro_batches``, ``copies`` (a number, or the
+        samples of each), ``shard``, ``gpus``, ``gpu_kind``, and those of `SourceOptions`,
+        `GroupingOptions` and `Restrictions`, such as ``sizes={"batch_size": 8}``,
+        ``mode="decode"``, ``num_groups`` or
         ``pins=(("encoder", "k80:0"),)``.
 
     Raises
@@ -396,7 +444,7 @@ def runnable_problem(
     """
     if options.gpus or options.gpu_kind:
         raise InputError("--gpus: expected --cluster, whose devices are those of --devices")
-    if options.micro_batches != 1 or options.copies != 1:
+    if options.micro_batches != 1 or len(options.samples) > 1:
         raise InputError(
             "--micro-batches, --copies: expected 1, as neither micro-batches nor copies are run"
         )

@@ -1,8 +1,8 @@
 """Options of a problem: the sizes of its source, the devices, the ops that stay together."""
 
 import os
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from placeto_graphs import (
     DEFAULT_RULES,
     LEVEL_SIZES,
     NAMED_RULES,
+    BatchDivision,
     Cluster,
     Grouping,
     OpGraph,
@@ -35,6 +36,7 @@ Rule = Callable[[OpGraph], Grouping]
 DEFAULT_NUM_GROUPS = 128
 TRAINING, DECODE = "training", "decode"
 LONGEST = "longest"  # context
+AUTO = "auto"  # copies: those of a placement, or what `placeto place` chooses; else one
 ANY, CPU = "any", "cpu"  # devices of a cache
 CACHE_DEVICES = (ANY, CPU)
 # Number of granularities in which a policy learns each of several graphs.
@@ -110,7 +112,8 @@ class ProblemOptions:
     link: str | None = None  # the links between them
     choice: SourceOptions = field(default_factory=SourceOptions)
     micro_batches: int = 1  # number of parts of its batch in which a step runs
-    copies: int = 1  # number of copies of the model, each with a part of the batch
+    # Number of copies of the model, the samples of the batch that each has, or both and more; AUTO.
+    copies: str | int | Sequence[int] | BatchDivision = AUTO
     shard: bool = False  # whether the copies divide the weights among them
     grouping: GroupingOptions = field(default_factory=GroupingOptions)
     gpus: int | None = None  # number of GPUs, instead of the devices
@@ -121,9 +124,10 @@ class ProblemOptions:
         if self.cluster and (self.gpus or self.gpu_kind):
             raise InputError("--cluster: excludes --gpus and --gpu-kind")
         check_count("micro_batches", self.micro_batches)
-        check_count("copies", self.copies)
-        if self.shard and self.copies == 1:
-            raise InputError("--shard: needs --copies of at least 2")
+        for count in self.samples:
+            check_count("copies", count)
+        if isinstance(self.copies, int):
+            check_count("copies", self.copies)
 
     @classmethod
     def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":
@@ -147,6 +151,20 @@ class ProblemOptions:
             restrictions=Restrictions(**_only(options, of_devices)),
             **_only(options, of_problem),
         )
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Samples of each copy, in relation to those of the others."""
+        if isinstance(self.copies, str):
+            return (1,)
+        if isinstance(self.copies, BatchDivision):
+            return self.copies.samples
+        return (1,) * self.copies if isinstance(self.copies, int) else tuple(self.copies)
+
+    def of_copies(self, copies: BatchDivision) -> "ProblemOptions":
+        """Return the options of a problem that consists of copies."""
+        micro_batches = copies.micro_batches
+        return replace(self, copies=copies, shard=copies.shard, micro_batches=micro_batches)
 
     @cached_property
     def devices(self) -> Cluster | None:

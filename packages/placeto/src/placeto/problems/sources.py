@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -80,7 +81,8 @@ class Source:
     num_groups: int | None = None
     kind: str = DEFAULT_KIND  # of GPU, of which its times are known
     micro_batches: int = 1  # number of them in a step
-    copies: int = 1  # number of copies of the model that share the batch
+    copies: tuple["Source", ...] = ()  # of the parts of the batch, one for each copy of the model
+    part: tuple[int, int] = (1, 0)  # samples of the batch that count, and others, of ops of a file
     is_micro_batch: bool = False  # whether the graph was captured with that part of the batch
     evaluator: str = OF_A_STEP  # name of the objective that its publishers have for it
 
@@ -95,6 +97,7 @@ class SourceModel:
     num_groups: int | None = None
     is_micro_batch: bool = True  # as of `Source`
     cached: Callable[[Target, Any], OpGraph] | None = None  # its graph, where such are kept
+    default_sizes: Callable[[], Mapping[str, Any]] = dict  # besides those that the user named
     library_name: str = ""  # of a model of a library
     autocast: Any = None  # a dtype of torch
     tokens: int = 0  # that a step makes
@@ -128,13 +131,17 @@ def load_source(
     choice: SourceOptions | None = None,
     micro_batches: int = 1,
     target: Target = "gpu",
-    copies: int = 1,
+    samples: Sequence[int] = (1,),
 ) -> Source:
     """Return the graph of a source, with its defaults.
 
-    A model is captured with a micro-batch of one of its copies.
+    A model is captured with a micro-batch. If copies of it share the batch, each has its source;
+    the samples are those of each, in relation to those of the others.
     """
     choice = choice or SourceOptions()
+    if len(samples) > 1:
+        copies = _sources_of_copies(text, choice, micro_batches, target, samples)
+        return replace(copies[0], name=f"{copies[0].name} in {len(copies)} copies", copies=copies)
     if is_graph_file(text):
         of_models = {"mask-fraction": choice.mask_fraction, "autocast": choice.autocast}
         for option, value in of_models.items():
@@ -143,9 +150,7 @@ def load_source(
         _check_choice(text, choice, has_inference=False)
         source = _read_graph_file(Path(text), choice.sizes)
     else:
-        source = source_model(text, choice, micro_batches * copies).source(target)
-    if copies > 1:
-        source = replace(source, name=f"{source.name} in {copies} copies", copies=copies)
+        source = source_model(text, choice, micro_batches).source(target)
     if micro_batches == 1:
         return source
     divided = source.graph.num_micro_batches
@@ -156,6 +161,39 @@ def load_source(
         )
     name = f"{source.name} in {micro_batches} micro-batches"
     return replace(source, name=name, micro_batches=micro_batches)
+
+
+def _sources_of_copies(
+    text: str, choice: SourceOptions, micro_batches: int, target: Target, samples: Sequence[int]
+) -> tuple[Source, ...]:
+    """Return a source for each copy: a model captured with its samples, or a part of a file."""
+    if is_graph_file(text) or not source_model(text, choice).is_micro_batch:
+        source, batch = load_source(text, choice, micro_batches, target), sum(samples)
+        return tuple(replace(source, part=(count, batch - count)) for count in samples)
+    batch_size = batch_size_of(text, choice)
+    if batch_size % sum(samples):
+        number = len(samples) if len(set(samples)) == 1 else "+".join(map(str, samples))
+        raise InputError(
+            f"--copies: expected a number that divides the batch size {batch_size} of {text}, or "
+            f"samples whose sum does, got {number}"
+        )
+    counts = [count * batch_size // sum(samples) for count in samples]
+    source_of_count = {
+        count: load_source(text, with_batch_size(choice, count), micro_batches, target)
+        for count in dict.fromkeys(counts)
+    }
+    return tuple(source_of_count[count] for count in counts)
+
+
+def batch_size_of(text: str, choice: SourceOptions) -> int:
+    """Return the batch size of a model, which copies of it divide."""
+    sizes = {**source_model(text, choice).default_sizes(), **choice.sizes}
+    return _checked_batch_size(text, sizes)
+
+
+def with_batch_size(choice: SourceOptions, batch_size: int) -> SourceOptions:
+    """Return the options of a model with another batch size."""
+    return replace(choice, sizes={**choice.sizes, "batch_size": batch_size})
 
 
 def most_micro_batches(text: str, choice: SourceOptions, limit: int) -> int:
@@ -267,12 +305,15 @@ def _registered_model(name: str, choice: SourceOptions, micro_batches: int) -> S
     sizes = _whole_numbers(choice.sizes)
     if name not in MODELS:
         raise _no_source(name, MODELS)
-    micro_batch_sizes = _sizes_of_micro_batch(
-        name, sizes, lambda: MODELS[name].sizes, micro_batches
-    )
+
+    def default_sizes() -> Mapping[str, Any]:
+        return MODELS[name].sizes
+
+    micro_batch_sizes = _sizes_of_micro_batch(name, sizes, default_sizes, micro_batches)
     return SourceModel(
         name,
         lambda device: training_step(name, device=device, **micro_batch_sizes),
+        default_sizes=default_sizes,
         rules=MODELS[name].colocation_rules,
         cached=lambda target, autocast: load_model_graph(
             name, target, autocast=autocast, **micro_batch_sizes
@@ -315,6 +356,7 @@ def _family_model(text: str, choice: SourceOptions, micro_batches: int) -> Sourc
     return SourceModel(
         member_name,
         lambda device: member.training_step(device=device),
+        default_sizes=lambda: whole.sizes,
         rules=graph_family.colocation_rules,
         num_groups=graph_family.num_groups,
         cached=lambda target, autocast: family_graph(member, target, autocast=autocast),
@@ -326,13 +368,12 @@ def _library_model(text: str, choice: SourceOptions, micro_batches: int) -> Sour
     file = WEIGHTS.fullmatch(Path(model).name)
     name = file[1] if file else Path(model).name.removesuffix(".json")
     maker, tokens = "library_step", 0
+
+    def default_sizes() -> Mapping[str, Any]:
+        return defaults_of(placeto_workloads.LIBRARIES[library])
+
     if choice.mode == TRAINING:
-        values = _sizes_of_micro_batch(
-            text,
-            choice.sizes,
-            lambda: defaults_of(placeto_workloads.LIBRARIES[library]),
-            micro_batches,
-        )
+        values = _sizes_of_micro_batch(text, choice.sizes, default_sizes, micro_batches)
     else:
         options = {
             "mode": choice.mode,
@@ -369,6 +410,7 @@ def _library_model(text: str, choice: SourceOptions, micro_batches: int) -> Sour
     return SourceModel(
         name,
         make,
+        default_sizes=default_sizes,
         library_name=text,
         tokens=tokens,
         cached=None if is_file else cached,
@@ -392,8 +434,13 @@ def _program_model(text: str, choice: SourceOptions, _micro_batches: int) -> Sou
 
 def _factory_model(text: str, choice: SourceOptions, micro_batches: int) -> SourceModel:
     factory = find_factory(text)
-    values = _sizes_of_micro_batch(text, choice.sizes, lambda: defaults_of(factory), micro_batches)
-    return SourceModel(text.rpartition(":")[2], lambda _device: make_step(text, factory, values))
+    default_sizes = partial(defaults_of, factory)
+    values = _sizes_of_micro_batch(text, choice.sizes, default_sizes, micro_batches)
+    return SourceModel(
+        text.rpartition(":")[2],
+        lambda _device: make_step(text, factory, values),
+        default_sizes=default_sizes,
+    )
 
 
 class _Kind(NamedTuple):
@@ -478,17 +525,22 @@ def _sizes_of_micro_batch(
     """Return sizes of a micro-batch: if a step has several, they share the batch."""
     if micro_batches == 1:
         return dict(sizes)
-    batch_size = {**default_sizes(), **sizes}.get("batch_size")
+    batch_size = _checked_batch_size(text, {**default_sizes(), **sizes})
+    if batch_size % micro_batches:
+        raise InputError(
+            f"--micro-batches: expected a number that divides the batch size "
+            f"{batch_size} of {text}, got {micro_batches}"
+        )
+    return {**sizes, "batch_size": batch_size // micro_batches}
+
+
+def _checked_batch_size(text: str, sizes: Mapping[str, Any]) -> int:
+    batch_size = sizes.get("batch_size")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise InputError(
             f"--micro-batches, --copies: needs --batch-size, as {text} has no default batch_size"
         )
-    if batch_size % micro_batches:
-        raise InputError(
-            f"--micro-batches, --copies: expected a number that divides the batch size "
-            f"{batch_size} of {text}, got {micro_batches}"
-        )
-    return {**sizes, "batch_size": batch_size // micro_batches}
+    return batch_size
 
 
 def parse_sizes(

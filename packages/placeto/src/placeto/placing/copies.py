@@ -1,0 +1,322 @@
+"""Copies of a model as an answer: what a person would try, priced beside one copy.
+
+Begin to read at `place_with_copies`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from operator import attrgetter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placeto.errors import InputError
+from placeto.placing.evaluators import EvaluatorSpec
+from placeto.placing.place_problem import PlacedProblem, PlaceSettings, place_scheduled
+from placeto.problems.making import problem_of, problem_of_copies, read_source
+from placeto.problems.options import AUTO, TRAINING, ProblemOptions
+from placeto.problems.restrictions import Restrictions
+from placeto.problems.sources import (
+    batch_size_of,
+    is_graph_file,
+    source_model,
+    with_batch_size,
+)
+from placeto.progress import Progress
+from placeto_baselines import Choice, LayerChain
+from placeto_baselines.placement_trials import evaluated, rank_of_result
+from placeto_baselines.search.copies import (
+    Team,
+    balanced_samples,
+    device_teams,
+    kinds_of,
+    placements_on_teams,
+)
+from placeto_baselines.search.layers import layers_of_groups
+from placeto_capture import CaptureError
+from placeto_graphs import BatchDivision, GraphError, Phase, PlacementProblem, parts_of_batch
+
+CHAINS_OF_TEAM = 200  # that are evaluated for the copies on teams of the same kinds
+MOST_BALANCED = 2  # times that samples are balanced, each by what those before cost
+MOST_SHOWN = 8  # numbers of samples in a line
+ONE_COPY = "one copy"  # kind of a choice: the best placement that was found
+SUM = "aten.sum"
+
+# The problem of one copy with so many samples, in so many micro-batches
+Step = Callable[[int, int], PlacementProblem]
+
+
+@dataclass(frozen=True, eq=False)
+class PlacedCopies:
+    """Copies of a model, each on a team of devices, and what they cost."""
+
+    copies: BatchDivision
+    problem: PlacementProblem
+    choice: Choice
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Rank of the placement, as `placeto_graphs.placement_ranks` has it."""
+        return rank_of_result(self.problem, self.choice.result)
+
+
+@dataclass(frozen=True, eq=False)
+class CopiedModel:
+    """A model that copies can train on parts of its batch.
+
+    Attributes
+    ----------
+    batch : int
+        Number of samples of a step.
+    step
+        Function that returns the problem of one copy with some samples in some micro-batches.
+    evaluator : EvaluatorSpec
+        Evaluator of placements.
+    micro_batches : int
+        Number of micro-batches of one copy with all samples.
+    has_schedule : bool
+        Whether the micro-batches have a schedule, which is that of a single pipeline.
+    """
+
+    batch: int
+    step: Step
+    evaluator: EvaluatorSpec
+    micro_batches: int = 1
+    has_schedule: bool = False
+
+    def proposals(self, *, only_sharded: bool = False) -> Iterator[PlacedCopies]:
+        """Yield copies on teams of devices, in equal and in unequal parts, and sharded."""
+        one_fits = False
+        for teams in device_teams(self.step(self.batch, self.micro_batches)):
+            is_alone, in_parts = len(teams[0]) == 1, max(self.micro_batches // len(teams), 1)
+            if not is_alone and (only_sharded or (one_fits and in_parts == 1)):
+                continue  # one stage at a time would run
+            ways = [(1, False), (1, True)] if is_alone else []
+            for micro_batches, is_sharded in dict.fromkeys([*ways, (in_parts, False)]):
+                units = self.batch // micro_batches
+                is_refused = only_sharded > is_sharded or self.has_schedule > (micro_batches == 1)
+                if is_refused or units < len(teams) or self.batch % micro_batches:
+                    continue
+                for placed in _DividedBatch(self, teams, micro_batches, is_sharded).proposals():
+                    one_fits |= not placed.rank[0]
+                    yield placed
+
+
+@dataclass(frozen=True, eq=False)
+class _DividedBatch:
+    """The batch of a model, divided among copies on k teams of devices.
+
+    Samples are counted in units, one for each micro-batch.
+    """
+
+    model: CopiedModel
+    teams: Sequence[Team]
+    micro_batches: int
+    is_sharded: bool
+
+    def step(self, units: int) -> PlacementProblem:
+        """Return the problem of one copy."""
+        return self.model.step(units * self.micro_batches, self.micro_batches)
+
+    def proposals(self) -> Iterator[PlacedCopies]:
+        """Yield copies in equal parts, if there are any, and balanced ones on unequal teams."""
+        count = len(self.teams)
+        units, rest = divmod(self.model.batch // self.micro_batches, count)
+        one = self.step(units)
+        on_teams = self._on_teams(one)
+        if on_teams is None:
+            return
+        last = self.placed(one, on_teams, [units] * count)
+        if not rest:
+            yield last
+            if len({kinds_of(one, team) for team in self.teams}) == 1:
+                return
+        seconds, peaks = self._costs(one, on_teams)
+        fewer, fewer_peaks = 0.0 * seconds, 0.0 * peaks  # of nothing, or of one unit
+        if units > 1:
+            part = parts_of_batch(one, [1, units - 1])[0]
+            fewer, fewer_peaks = self._costs(part, on_teams)
+        per_unit = (seconds - fewer) / max(units - 1, 1)
+        bytes_per_unit = (peaks - fewer_peaks) / max(units - 1, 1)
+        tried = [(units,) * count]
+        for _ in range(MOST_BALANCED):
+            room = one.cluster.memory_bytes - last.choice.result.peak_memory
+            more = [
+                np.floor(room[list(team)] / np.maximum(of_unit[list(team)], 1)).min()
+                for team, of_unit in zip(self.teams, bytes_per_unit, strict=True)
+            ]
+            fixed, most = seconds - per_unit * units, np.add(tried[-1], more)
+            samples = balanced_samples(units * count + rest, fixed, per_unit, most)
+            if samples is None or samples in tried:
+                return
+            tried.append(samples)
+            last = self.placed(one, on_teams, samples)
+            yield last
+            for copy, number in enumerate(samples):
+                if number != units:
+                    cost = self._costs(self.step(number), on_teams)[0][copy]
+                    per_unit[copy] = (cost - seconds[copy]) / (number - units)
+
+    def placed(
+        self, one: PlacementProblem, on_teams: NDArray[np.int32], units: Sequence[int]
+    ) -> PlacedCopies:
+        """Return copies with so many units of samples, where each copy ``one`` is on its team."""
+        problems = [self.step(count) for count in units]
+        names = one.cluster.device_names
+        copies = BatchDivision(
+            samples=tuple(count * self.micro_batches for count in units),
+            devices=tuple(names[team[0]] for team in self.teams),
+            shard=self.is_sharded,
+            micro_batches=self.micro_batches,
+        )
+        problem = problem_of_copies(problems, copies.devices, is_sharded=self.is_sharded)
+        rows = [problems[0].placement_of_ops(one.expand(row)) for row in on_teams]
+        result = evaluated(self.model.evaluator.make(problem, 1), np.concatenate(rows))
+        used = tuple(sorted(np.unique(on_teams).tolist()))
+        label = copies_text(copies, max(map(len, self.teams)))
+        if len(used) < len(one.cluster.accelerators):
+            label += f" on {'+'.join(names[device] for device in used)}"
+        return PlacedCopies(copies, problem, Choice(used, label, result))
+
+    def _on_teams(self, one: PlacementProblem) -> NDArray[np.int32] | None:
+        """Return int32[k, G], where each copy is on its team."""
+        if len(self.teams[0]) == 1:
+            return np.repeat(np.array(self.teams, np.int32), one.num_groups, axis=1)
+        evaluator = self.model.evaluator.make(one, None)
+        chain = LayerChain(one, evaluator, layers_of_groups(one)[0])
+        return placements_on_teams(chain, self.teams, CHAINS_OF_TEAM)
+
+    def _costs(
+        self, problem: PlacementProblem, on_teams: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return float64[k] and float64[k, D], seconds and bytes of one copy on each team."""
+        batch = self.model.evaluator.make(problem, 1).evaluate(on_teams)
+        return batch.runtime, batch.peak_memory.astype(np.float64)
+
+
+def copies_text(copies: BatchDivision, stages: int = 1) -> str:
+    """Return a text that names copies of a model."""
+    samples, text = copies.samples, f"{len(copies.samples)} copies"
+    if stages > 1:
+        text += f" of {stages} stages"
+    if len(set(samples)) > 1:
+        few = "+".join(map(str, samples))
+        text += (
+            f", {few if len(samples) <= MOST_SHOWN else f'{min(samples)}-{max(samples)}'} samples"
+        )
+    if copies.micro_batches > 1:
+        text += f" in {copies.micro_batches} micro-batches"
+    return f"{text}, sharded" if copies.shard else text
+
+
+def copied_model(
+    text: str, options: ProblemOptions, evaluator: EvaluatorSpec, *, has_schedule: bool
+) -> CopiedModel | None:
+    """Return the model of a source if copies may train it, and none of its devices is decided.
+
+    Raises
+    ------
+    InputError
+        If no size of the model says what its batch is.
+    """
+    is_free = options.copies == AUTO and options.restrictions == Restrictions()
+    if not (is_free and evaluator.simulates) or is_graph_file(text):
+        return None
+    model = source_model(text, options.choice)
+    if options.choice.mode != TRAINING or not model.is_micro_batch:
+        return None
+
+    @cache
+    def step(samples: int, micro_batches: int) -> PlacementProblem:
+        choice = with_batch_size(options.choice, samples)
+        of_copy = replace(
+            options, copies=1, shard=False, micro_batches=micro_batches, choice=choice
+        )
+        return problem_of(read_source(text, of_copy), of_copy)
+
+    batch = batch_size_of(text, options.choice)
+    return CopiedModel(batch, step, evaluator, options.micro_batches, has_schedule)
+
+
+def place_source(
+    text: str,
+    problem: PlacementProblem,
+    options: ProblemOptions,
+    schedule: str | None,
+    settings: PlaceSettings,
+    progress: Progress,
+) -> PlacedProblem:
+    """Place the problem of a source as `place_scheduled` does, or copies of its model.
+
+    Copies are tried if a search places it, and nothing decides how many there are.
+    """
+    placed = place_scheduled(problem, schedule, settings, progress)
+    if settings.placer or settings.policy:
+        return placed
+    try:
+        model = copied_model(text, options, settings.evaluator, has_schedule=schedule is not None)
+        if model is None:
+            return placed
+        return place_with_copies(placed, model, progress, only_sharded=options.shard)
+    except (CaptureError, GraphError, InputError) as error:
+        return replace(placed, no_copies=f"copies of the model are not tried: {error}")
+
+
+def place_with_copies(
+    placed: PlacedProblem, model: CopiedModel, progress: Progress, *, only_sharded: bool = False
+) -> PlacedProblem:
+    """Return what is fastest, a placement of one copy or copies of the model, and the others.
+
+    Ctrl-C leaves out the copies that are not priced yet.
+    """
+    best_of: dict[tuple[object, ...], PlacedCopies] = {}  # in parts of the same kind
+    with suppress(KeyboardInterrupt):
+        progress.update("copies of the model ...")
+        for proposal in model.proposals(only_sharded=only_sharded):
+            copies, choice = proposal.copies, proposal.choice
+            progress.update(f"{choice.kind} ...")
+            is_equal = len(set(copies.samples)) == 1
+            key = (choice.devices, copies.devices, copies.shard, is_equal)
+            best_of[key] = min(best_of.get(key, proposal), proposal, key=attrgetter("rank"))
+    if not best_of:
+        return placed
+    best, one = min(best_of.values(), key=attrgetter("rank")), placed.result
+    others = [proposal.choice for proposal in best_of.values() if proposal is not best]
+    if not only_sharded and rank_of_result(placed.problem, one) <= best.rank:
+        return replace(placed, choices=[*placed.choices, *others, best.choice])
+    devices = tuple(sorted(np.unique(one.placement).tolist()))
+    counts = {name: getattr(one, name) for name in ("evaluations", "seconds", "curve")}
+    return PlacedProblem(
+        best.problem,
+        replace(best.choice.result, **counts),
+        best.choice.kind,
+        placed.bound,
+        [*placed.choices, Choice(devices, ONE_COPY, one), *others],
+        copies=best.copies,
+        one_copy=placed,
+    )
+
+
+def copies_verdict(placed: PlacedProblem) -> str:
+    """Return a sentence with the copies of a placement, and how much faster they are than one."""
+    if placed.one_copy is None or not placed.result.runtime:
+        return ""
+    one, uses = placed.one_copy.result, f"Uses {placed.placer}"
+    if not one.fits(placed.problem.cluster):
+        return f"{uses}: no placement of one copy was found that fits."
+    return f"{uses}: {one.runtime / placed.result.runtime:.2f}x as fast as one copy."
+
+
+def remarks_on_copies(problem: PlacementProblem) -> list[str]:
+    """Return what copies change in a training."""
+    graph = problem.graph
+    forward = graph.topological_order[graph.phases[graph.topological_order] == Phase.FORWARD]
+    types = [graph.op_types[op] for op in forward.tolist()]
+    remarks = []
+    if any("batch_norm" in name for name in types):
+        remarks.append("each copy normalises by the batch statistics of its own samples")
+    if types[-1] == SUM:
+        remarks.append("the loss is a sum: copies train as one does if it is a mean over samples")
+    return remarks
