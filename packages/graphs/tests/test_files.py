@@ -82,6 +82,9 @@ def test_rules_travel_with_a_problem_and_a_sound_file_is_read_once(
 ) -> None:
     problem = diamond_problem(rules=rules)
     save_problem(problem, tmp_path / "problem.json")
+    without_queue = (tmp_path / "problem.json").read_text().replace('"queue":"fifo",', "")
+    (tmp_path / "problem.json").write_text(without_queue)
+    monkeypatch.setattr(storage, "checked", None)
     monkeypatch.delattr(json, "loads")  # what it is read with again to name a fault
     assert load_problem(tmp_path / "problem.json").rules == rules
 
@@ -99,6 +102,13 @@ def test_devices_of_one_kind_share_a_column_and_usual_columns_are_left_out(tmp_p
     usual = {"dtype", "groups", "group_channels", "computed_part", "micro_batch"}
     assert not usual & {*content["graph"]}
     assert load_problem(tmp_path / "problem.json") == problem
+
+
+def test_equal_texts_of_a_column_are_one_object(tmp_path: Path) -> None:
+    graph = replace(diamond(), scopes=["encoder.layer.0", "decoder"] * 2)
+    save_graph(graph, tmp_path / "graph.json")
+    first, _, third, _ = load_graph(tmp_path / "graph.json").scopes
+    assert first is third
 
 
 def test_names_like_keys_are_no_keys(tmp_path: Path) -> None:
@@ -120,6 +130,13 @@ PROBLEM_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"new\nname": 1}, r"object contains unknown field new\nname"),
     ({"graph.flops": ...}, "graph: object missing required field flops"),
     ({"graph.flops": [0, 1, None, 3]}, "graph.flops[2]: expected float, got null (None)"),
+    ({"graph.phases": [0, 1.5, 0, 0]}, "graph.phases[1]: expected int, got float (1.5)"),
+    ({"graph.scopes": ["a", "b", 3, "d"]}, "graph.scopes[2]: expected str, got int (3)"),
+    ({"graph.flops": "0, 1, 2, 3"}, "graph.flops: expected array, got str ('0, 1, 2, 3')"),
+    ({"graph.waits": [[1, 0], [2]]}, "graph.waits[1]: expected array of length 2, got 1"),
+    ({"graph.waits": [[0, 3]]}, "graph.edges and waits: expected no cycle, got 'split' -> "),
+    ({"graph.flops": [0, 1, 2]}, "graph.flops: expected shape (4,), got (3,)"),
+    ({"compute_time": [[1, "2", 3, 4]]}, "compute_time[0][1]: expected float | null, got str"),
     ({"graph.tensor_bytes": [1, 2, 3, 2**80]}, "graph.tensor_bytes[3]: expected an integer from"),
     ({"graph.edge_tensors": [0, 1]}, "graph.edge_consumers: expected 2 ops, as many as edge_te"),
     ({"graph.measured_time": [TIMES] * 2}, "graph.measured_time[1].kind: 'k80' is there twice"),
@@ -176,6 +193,7 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, old: str, new: str, 
     [
         (b"", "expected JSON: Expecting value"),
         (b"[]", "expected object, got array"),
+        (b'{"format": "placeto-graph", "version": 2, "graph": {"flops": [0', "expected JSON: "),
         (b'{"format": NaN, "version": 1}', "expected JSON: NaN is no finite number"),
         (b'{"format": "\xff", "version": 1}', "expected text in UTF-8: "),
         (b'{"graph": ' + b"[" * 100_000, "expected fewer levels of brackets"),

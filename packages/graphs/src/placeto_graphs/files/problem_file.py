@@ -21,8 +21,9 @@ from placeto_graphs.clusters.devices import (
     encoded_kinds,
 )
 from placeto_graphs.errors import GraphError, short_repr, within
-from placeto_graphs.files.storage import checked, opened_json, write_atomically
-from placeto_graphs.schema.cluster import DEFAULT_QUEUE, Cluster
+from placeto_graphs.files.columns import Integers, Numbers, NumbersOrNull, Pairs, Texts
+from placeto_graphs.files.storage import Header, opened_document, write_atomically
+from placeto_graphs.schema.cluster import Cluster
 from placeto_graphs.schema.grouping import Grouping
 from placeto_graphs.schema.op_graph import ONCE, OpGraph, TokenCache
 from placeto_graphs.schema.problem import PlacementProblem
@@ -43,7 +44,7 @@ DEFAULTS = {
 
 class _Times(msgspec.Struct, forbid_unknown_fields=True):
     kind: str
-    seconds: list[float]
+    seconds: Numbers
 
 
 class _TokenCache(msgspec.Struct, forbid_unknown_fields=True):
@@ -55,26 +56,26 @@ class _TokenCache(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Graph(msgspec.Struct, forbid_unknown_fields=True):
     op_names: list[str]
-    op_types: list[str]
-    scopes: list[str]
-    phases: list[int]
-    flops: list[float]
-    bytes_accessed: list[float]
-    parameter_bytes: list[int]
-    workspace_bytes: list[int]
-    colocation: list[int]
-    tensor_producer: list[int]
-    tensor_bytes: list[int]
-    edge_tensors: list[int]
-    edge_consumers: list[int]
+    op_types: Texts
+    scopes: Texts
+    phases: Integers
+    flops: Numbers
+    bytes_accessed: Numbers
+    parameter_bytes: Integers
+    workspace_bytes: Integers
+    colocation: Integers
+    tensor_producer: Integers
+    tensor_bytes: Integers
+    edge_tensors: Integers
+    edge_consumers: Integers
     measured_time: list[_Times]
-    dtype: list[str] | None = None
-    groups: list[int] | None = None
-    group_channels: list[int] | None = None
-    computed_part: list[float] | None = None
-    micro_batch: list[int] | None = None
-    waits: list[tuple[int, int]] | None = None
-    held_tensors: list[int] | None = None
+    dtype: Texts | None = None
+    groups: Integers | None = None
+    group_channels: Integers | None = None
+    computed_part: Numbers | None = None
+    micro_batch: Integers | None = None
+    waits: Pairs | None = None
+    held_tensors: Integers | None = None
     tokens: int | None = None
     cache: _TokenCache | None = None
 
@@ -94,30 +95,26 @@ class _Cluster(msgspec.Struct, forbid_unknown_fields=True):
     link_names: list[str] | None = None
     machine: list[int] | None = None
     machine_names: list[str] | None = None
-    queue: str = DEFAULT_QUEUE
+    queue: str | None = None
     kinds: dict[str, Any] | None = None
 
 
 class _Grouping(msgspec.Struct, forbid_unknown_fields=True):
     """A grouping of ops; as a level but the finest, one of the groups of the next finer level."""
 
-    group_of: list[int]
+    group_of: Integers
     group_names: list[str]
 
 
-class _GraphFile(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
-    version: int
+class _GraphFile(Header, forbid_unknown_fields=True):
     graph: _Graph
 
 
-class _ProblemFile(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
-    version: int
+class _ProblemFile(Header, forbid_unknown_fields=True):
     graph: _Graph
     cluster: _Cluster
     # Devices of one kind share a column: compute_time[device_column[d]] is that of device d.
-    compute_time: list[list[float | None]]
+    compute_time: list[NumbersOrNull]
     device_column: list[int]
     grouping: _Grouping
     rules: tuple[str, ...] | None = None
@@ -198,8 +195,8 @@ def load_problem(path: str | os.PathLike[str]) -> PlacementProblem:
     True
     """
     _check_suffix(path)
-    with opened_json(path) as data:
-        return _decoded_problem(checked(data, _ProblemFile, PROBLEM_FORMAT, PROBLEM_VERSION))
+    with opened_document(path, _ProblemFile, PROBLEM_FORMAT, PROBLEM_VERSION) as document:
+        return _decoded_problem(document)
 
 
 def save_graph(graph: OpGraph, path: str | os.PathLike[str]) -> None:
@@ -248,10 +245,11 @@ def load_graph(path: str | os.PathLike[str]) -> OpGraph:
     True
     """
     _check_suffix(path)
-    with opened_json(path) as data:
-        document = checked(data, _GraphFile, GRAPH_FORMAT, GRAPH_VERSION)
-        with within("graph."):
-            return _decoded_graph(document.graph)
+    with (
+        opened_document(path, _GraphFile, GRAPH_FORMAT, GRAPH_VERSION) as document,
+        within("graph."),
+    ):
+        return _decoded_graph(document.graph)
 
 
 def _write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
@@ -278,7 +276,7 @@ def _encoded_graph(graph: OpGraph) -> dict[str, Any]:
     }
     columns = {name: getattr(graph, name, None) for name in _Graph.__struct_fields__} | special
     for name, default in DEFAULTS.items():
-        if {*getattr(graph, name)} == {default}:
+        if np.all(np.asarray(columns[name]) == default):
             del columns[name]
     return _without_none(columns)
 
@@ -332,7 +330,7 @@ def _decoded_graph(graph: _Graph) -> OpGraph:
 
 
 def _decoded_cluster(cluster: _Cluster) -> Cluster:
-    fields = asdict(cluster)
+    fields = _without_none(asdict(cluster))
     fields["kinds"] = decoded_kinds(cluster.kinds)
     fields["devices"] = decoded_devices(cluster.devices, fields["kinds"])
     for field in ("bandwidth", "latency"):
@@ -357,9 +355,9 @@ def _decoded_levels(levels: Sequence[_Grouping]) -> tuple[Grouping, ...]:
     return tuple(reversed(decoded))
 
 
-def _null_is_infinity(field: str, rows: Sequence[Sequence[float | None]]) -> NDArray[np.float64]:
+def _null_is_infinity(field: str, rows: Sequence[Any]) -> NDArray[np.float64]:
     lengths = sorted({len(row) for row in rows})
     if len(lengths) > 1:
         raise GraphError(f"{field}: expected rows of one length, got {lengths}")
-    array = np.array(rows, dtype=np.float64)
+    array = np.asarray(rows, dtype=np.float64)
     return np.where(np.isnan(array), np.inf, array)

@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from placeto_graphs.errors import GraphError, short_repr, within
+from placeto_graphs.files.columns import column
 
 MAX_BYTES = 2 * 1024**3
 CHUNK_BYTES = 1 << 20
@@ -29,11 +32,14 @@ KEY_END = re.compile(rb'"[ \t\r\n]*:')
 Decoded = TypeVar("Decoded")
 
 
-class _Header(msgspec.Struct):
+class Header(Struct):
     """First fields of every file of this project."""
 
     format: str
     version: int
+
+
+Document = TypeVar("Document", bound=Header)
 
 
 def read_bytes(path: str | os.PathLike[str], *, start: bool = False) -> bytearray:
@@ -136,9 +142,30 @@ def opened_toml(path: str | os.PathLike[str]) -> Any:
     return opened(path, lambda content: tomllib.loads(content.decode()), "TOML")
 
 
+@contextmanager
+def opened_document(
+    path: str | os.PathLike[str], expected: type[Document], name: str, version: int
+) -> Iterator[Document]:
+    """Open a JSON file of a format and a version as a struct.
+
+    A sound one is decoded at once, column by column. Others are read again, to name the fault.
+    """
+
+    def document(content: bytearray) -> Document:
+        with suppress(msgspec.MsgspecError, UnicodeError, RecursionError):
+            struct = msgspec.json.decode(content, type=expected, dec_hook=column)
+            is_of_format = struct.format == name and struct.version == version
+            if is_of_format and _has_keys_once(content, struct):
+                return struct
+        return checked(_parsed_json(content), expected, name, version)
+
+    with opened(path, document, "JSON") as struct:
+        yield struct
+
+
 def checked(data: Any, expected: type[Decoded], name: str, version: int) -> Decoded:
     """Convert data of a format and a version; refuse those of others."""
-    header = convert(data, _Header)
+    header = convert(data, Header)
     if header.format != name:
         raise GraphError(f"format: expected {name!r}, got {short_repr(header.format)}")
     if header.version != version:
@@ -149,14 +176,14 @@ def checked(data: Any, expected: type[Decoded], name: str, version: int) -> Deco
 def convert(data: Any, expected: type[Decoded]) -> Decoded:
     """Convert data into a struct, or raise a `GraphError` that says what is wrong."""
     try:
-        return msgspec.convert(data, type=expected)
+        return msgspec.convert(data, type=expected, dec_hook=column)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `$")
+        message, *places = str(error).split(" - at `$")  # in a column, and where that is
+        path = "".join(place.rstrip("`") for place in reversed(places))
     except UnicodeEncodeError as error:  # "\ud800" in JSON
         raise GraphError(
             f"expected text that UTF-8 can hold, got {short_repr(error.object)}"
         ) from None
-    path = path.rstrip("`")
     value = _value_at(data, path)
     field = f"{path.removeprefix('.')}: " if path else ""
     ending = "" if isinstance(value, dict | list) else f" ({short_repr(value)})"
@@ -167,18 +194,25 @@ def _parsed_json(content: bytearray) -> Any:
     """Return what a JSON file says. If msgspec finds a fault or a key twice, Python names it."""
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         data = msgspec.json.decode(content)
-        num_keys = _num_keys(data)  # texts may have more of what follows a key
-        if num_keys == content.count(b":") or num_keys == len(KEY_END.findall(content)):
+        if _has_keys_once(content, data):
             return data
     text = content.decode()
     return json.loads(text, object_pairs_hook=_object, parse_constant=_finite, parse_float=_finite)
 
 
+def _has_keys_once(content: bytearray, data: Any) -> bool:
+    """Return whether a file certainly has each key of an object once, as what it says has it."""
+    num_keys = _num_keys(data)  # texts may have more of what follows a key
+    return num_keys == content.count(b":") or num_keys == len(KEY_END.findall(content))
+
+
 def _num_keys(data: Any) -> int:
     """Return the number of keys in a value; fewer where a list begins with no list or object."""
+    if isinstance(data, Struct):
+        data = {name: value for name, value in asdict(data).items() if value is not None}
     if isinstance(data, dict):
         return len(data) + sum(map(_num_keys, data.values()))
-    is_nested = isinstance(data, list) and data and isinstance(data[0], dict | list)
+    is_nested = isinstance(data, list) and data and isinstance(data[0], dict | list | Struct)
     return sum(map(_num_keys, data)) if is_nested else 0
 
 

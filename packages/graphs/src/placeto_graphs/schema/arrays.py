@@ -158,10 +158,11 @@ def texts(
     items = tuple(values)
     if length is not None and len(items) != length:
         raise GraphError(f"{field}: expected {length} texts, got {len(items)}")
-    is_plain = {*map(type, items)} <= {str} and "".join(items).isascii() and (empty or all(items))
-    if not is_plain:
+    distinct = {*items} if {*map(type, items)} <= {str} else None
+    if distinct is None or not "".join(distinct).isascii() or ("" in distinct and not empty):
         items = tuple(text(f"{field}[{i}]", item, empty=empty) for i, item in enumerate(items))
-    if unique and len(set(items)) != len(items):
+        distinct = {*items}
+    if unique and len(distinct) != len(items):
         first: dict[str, int] = {}
         for index, item in enumerate(items):
             if first.setdefault(item, index) != index:
@@ -192,6 +193,8 @@ def check_rows_differ(field: str, rows: NDArray[np.int32], noun: str) -> None:
     ``noun`` names one of them in the error.
     """
     keys = rows if rows.ndim == 1 else (rows[:, 0].astype(np.int64) << 32) + rows[:, 1]
+    if np.all(keys[1:] > keys[:-1]):
+        return
     order = np.argsort(keys, kind="stable")
     repeats = keys[order[1:]] == keys[order[:-1]]
     if repeats.any():
