@@ -16,6 +16,8 @@ from placeto_simulator.errors import SimulationError
 from placeto_simulator.tables import State, new_state, tables_of
 from placeto_simulator.timeline import Timeline, timeline_of
 
+OPS_OF_SLOW_STEP = 100_000  # ... on, Ctrl-C does not wait: no step is simulated on its thread
+
 # One for each number of threads; simulators share them.
 thread_pool = cache(ThreadPoolExecutor)
 if hasattr(os, "register_at_fork"):  # a forked process has the pools, and not their threads
@@ -179,10 +181,11 @@ class Simulator:
                 self._loop(self._tables, state, batch, begin, end)
 
         count = len(batch.runtime)
-        if self.num_threads == 1 or count == 1:
+        threads = min(self.num_threads, count)
+        if threads == 1 and self.problem.graph.num_ops < OPS_OF_SLOW_STEP:
             run(0, count)
         else:
-            ends = np.linspace(0, count, self.num_threads + 1).astype(int).tolist()
+            ends = np.linspace(0, count, threads + 1).astype(int).tolist()
             list(thread_pool(self.num_threads).map(run, ends[:-1], ends[1:]))
         _check_done(batch.runtime)
         return batch

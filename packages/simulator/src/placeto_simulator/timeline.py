@@ -11,7 +11,7 @@ from placeto_simulator.batches import NOTHING, REASONS
 from placeto_simulator.tables import OP, State, Tables
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PathStep:
     """One op or transfer of the critical path.
 
@@ -114,9 +114,17 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
     position = np.zeros(num_reads, np.int64)  # of the transfer that each of these reads names
     position[read] = np.arange(len(read))
     end = int(np.argmax(state.reason == NOTHING))  # the path is there backwards
-    path, reasons = state.path[end::-1].tolist(), state.reason[end::-1].tolist()
-    starts = state.start[path]
-    ends = np.minimum(state.end[path], np.append(starts[1:], np.inf))
+    path = state.path[end::-1].astype(np.int64)
+    is_op, starts, index = path < num_ops, state.start[path], path.copy()
+    index[~is_op] = position[path[~is_op] - num_ops]
+    steps = zip(
+        np.where(is_op, "op", "transfer").tolist(),
+        index.tolist(),
+        starts.tolist(),
+        np.minimum(state.end[path], np.append(starts[1:], np.inf)).tolist(),
+        np.array(REASONS)[state.reason[end::-1]].tolist(),
+        strict=True,
+    )
     return Timeline(
         problem=problem,
         op_device=op_device,
@@ -132,16 +140,5 @@ def timeline_of(problem: PlacementProblem, tables: Tables, state: State) -> Time
         memory_device=np.concatenate(devices),
         memory_bytes=np.concatenate(sizes),
         op_before=np.where(predecessor < num_ops, predecessor.astype(np.int32), -1),
-        critical_path=tuple(
-            PathStep(
-                "op" if element < num_ops else "transfer",
-                element if element < num_ops else int(position[element - num_ops]),
-                start,
-                end,
-                REASONS[reason],
-            )
-            for element, start, end, reason in zip(
-                path, starts.tolist(), ends.tolist(), reasons, strict=True
-            )
-        ),
+        critical_path=tuple(PathStep(*step) for step in steps),
     )

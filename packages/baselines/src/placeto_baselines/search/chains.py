@@ -239,23 +239,22 @@ def proposed_stages(chain: LayerChain, devices: Sequence[int], beam: int) -> lis
 def _kinds(problem: PlacementProblem, devices: Sequence[int]) -> list[int]:
     """Return a number for each device; devices that may change places have the same."""
     cluster, seconds = problem.cluster, problem.compute_time
+    links, machines = shared_links(cluster.link), shared_links(cluster.machine)
 
     def alike(first: int, second: int) -> bool:
         swapped = np.arange(cluster.num_devices)
         swapped[[first, second]] = second, first
         named = replace(cluster.devices[first], name=cluster.devices[second].name)
-        inside = np.ix_(swapped, swapped)
         return (
             named == cluster.devices[second]
-            and np.array_equal(seconds[:, first], seconds[:, second])
             and all(
-                np.array_equal(matrix, matrix[inside])
+                np.array_equal(rows[first], rows[second, swapped])
                 for matrix in (cluster.bandwidth, cluster.latency)
+                for rows in (matrix, matrix.T)
             )
-            and np.array_equal(shared_links(cluster.link), shared_links(cluster.link[inside]))
-            and np.array_equal(
-                shared_links(cluster.machine), shared_links(cluster.machine[swapped])
-            )
+            and np.array_equal(seconds[:, first], seconds[:, second])
+            and np.array_equal(links, shared_links(cluster.link[np.ix_(swapped, swapped)]))
+            and np.array_equal(machines, shared_links(cluster.machine[swapped]))
         )
 
     kinds = []
