@@ -187,12 +187,13 @@ def test_features_and_neighbours_of_a_chain_that_forks() -> None:
     )
     a, b, c, d = (problem.grouping.group_names.index(name) for name in "abcd")
     plain = paper.Graph(Simulator(problem, 1))
-    assert plain.neighbours[0][c] == [a]
-    assert plain.neighbours[1][a] == sorted([b, c])
-    assert plain.summarised[c] == [{a}, {d}, {b}]
+    assert plain.neighbours[0, c].nonzero().flatten().tolist() == [a]
+    assert plain.neighbours[1, a].nonzero().flatten().tolist() == sorted([b, c])
+    assert plain.summarised[:, c].argmax(dim=1).tolist() == [a, d, b]
+    assert plain.summarised[:, c].sum(dim=1).tolist() == [1, 1, 1]
     p = [0, 0, 0, 0]
     p[a] = 1
-    e = paper.features(plain, p, c, {a, b})
+    e = plain.e(p, c, [a, b])
     assert e[a].tolist() == [0.25, 0.25, 0.0, 1.0, 0.0, 1.0]
     assert e[c].tolist() == [1.0, 1.0, 1.0, 0.0, 1.0, 0.0]
     assert e[d].tolist() == [0.25, 0.0, 1.0, 0.0, 0.0, 0.0]
