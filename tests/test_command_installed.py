@@ -71,7 +71,7 @@ def test_the_installed_script_goes_from_a_profile_or_a_model_to_a_placement_and_
     search = ("--placer", "local-search", "--max-evaluations", "200", "--json")
     assert json.loads(run(*place, *search, cwd=tmp_path).stdout)["fits"]
     refused = run(*place, "--placer", "heft", cwd=tmp_path, code=2)
-    expected = "placeto: error: placement.json: is there already; --force overwrites it\n"
+    expected = "placeto: error: placement.json: exists; --force overwrites it\n"
     assert (refused.stdout, refused.stderr) == ("", expected)
     (tmp_path / "my_model.py").write_text(
         "import torch\n\n\ndef make():\n    return torch.nn.Linear(8, 2), torch.ones(4, 8)\n"

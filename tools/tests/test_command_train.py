@@ -158,7 +158,7 @@ def test_a_killed_training_is_resumed_as_if_nothing_had_happened(
     train = ["train", problem, f"--updates={UPDATES}", *SMALL, "--checkpoint-every=3"]
     paused = start_paused(tmp_path / "pause", 4, *train, "-o", folder)
     for forced in ([], ["--force"]):
-        assert f"{folder}: another process works in it" in fail(*train, "-o", folder, *forced)
+        assert f"{folder}: another process uses it" in fail(*train, "-o", folder, *forced)
     paused.send(signal.SIGKILL)
     assert paused.process.returncode == -signal.SIGKILL
     assert len(log_of(folder)) == 4

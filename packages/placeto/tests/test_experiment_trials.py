@@ -205,10 +205,10 @@ def test_a_folder_is_that_of_one_process_and_one_experiment(tmp_path: Path) -> N
 
     with opened(tmp_path), ThreadPoolExecutor(1) as pool:
         error = pool.submit(open_again).exception()
-    assert str(error) == f"{tmp_path}: another process works in it; name another folder"
+    assert str(error) == f"{tmp_path}: another process uses it; name another folder"
     description = tmp_path / "experiment.json"
     for version, problem in (
-        (4, "begun as another experiment: letters, not other"),
+        (4, "expected the experiment other, got letters"),
         (2, "expected version 4, got 2.* --force begins anew"),
     ):
         changed = json.loads(description.read_text()) | {"version": version}

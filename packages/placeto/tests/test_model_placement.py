@@ -105,7 +105,7 @@ def test_files_are_those_of_the_shell(placed: ModelPlacement, tmp_path: Path) ->
     path = tmp_path / "map.json"
     placed.export(path, "accelerate")
     assert json.loads(path.read_text()) == placed.device_map().modules
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists; --force"):
         placed.export(path, "accelerate")
     placed.export(path, "accelerate", force=True)
     with pytest.raises(InputError, match=r"^to: expected torch, or another of accelerate, "):

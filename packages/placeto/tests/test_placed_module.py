@@ -157,7 +157,7 @@ def test_after_an_op_that_failed_the_weights_are_not_trusted(
 
 
 def test_what_the_devices_are_has_to_be_said() -> None:
-    with pytest.raises(InputError, match=r"^cluster: expected one that says what cpu:0, cuda"):
+    with pytest.raises(InputError, match=r"^cluster: expected one with the kinds of cpu:0, cuda"):
         place_module(branches(), batches(1)[0], devices=["cpu:0", "cuda:0"])
     with pytest.raises(InputError, match=r"^cluster: expected 1 devices, as many as are real,"):
         place_module(branches(), batches(1)[0], devices=["cpu:0"], cluster="3xcpu")

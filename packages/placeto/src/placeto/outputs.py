@@ -30,9 +30,9 @@ def check_file(path: Path, *, force: bool, suffixes: tuple[str, ...]) -> None:
     if path.is_dir():
         raise InputError(f"{path}: expected a file, got a folder")
     if not path.parent.is_dir():
-        raise InputError(f"{path}: the folder {path.parent} is not there; make it first")
+        raise InputError(f"{path}: the folder {path.parent} does not exist; create it first")
     if path.exists() and not force:
-        raise InputError(f"{path}: is there already; --force overwrites it")
+        raise InputError(f"{path}: exists; --force overwrites it")
     _try_to_write(path, path.parent)
 
 
@@ -49,7 +49,7 @@ def check_folder(path: Path, description: str, *patterns: str, force: bool) -> N
         for file in path.iterdir():
             if not any(fnmatch(file.name, pattern) for pattern in (".*", *patterns)):
                 raise InputError(
-                    f"{path}: is there already, and not empty; --force overwrites what is in it"
+                    f"{path}: exists and is not empty; --force overwrites its contents"
                 )
     _try_to_write(path, existing)
 
@@ -70,7 +70,7 @@ def alone_in(path: Path) -> Iterator[None]:
         try:
             lock = FileLock(path / LOCK).acquire(timeout=0)
         except Timeout:
-            raise InputError(f"{path}: another process works in it; name another folder") from None
+            raise InputError(f"{path}: another process uses it; name another folder") from None
     with lock:
         yield
 

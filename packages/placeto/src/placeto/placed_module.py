@@ -199,7 +199,7 @@ def place_module(
     only_cpus = all(device.startswith(CPU) for device in devices)
     if cluster is None and not only_cpus:
         raise InputError(
-            f"cluster: expected one that says what {', '.join(devices)} are, such as 2xv100"
+            f"cluster: expected one with the kinds of {', '.join(devices)}, such as 2xv100"
         )
     described = read_cluster(cluster or f"{len(devices)}xcpu")
     if described.num_devices != len(devices):

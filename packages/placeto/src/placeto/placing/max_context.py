@@ -57,8 +57,8 @@ def largest_context(text: str, options: ProblemOptions, seed: int, progress: Pro
     count = bisect_left(steps, True, key=lambda step: lacks_memory(step * STEP_OF_CONTEXT))
     if count == 0:
         raise InputError(
-            f"--max-context: expected devices with more memory, as {text} was found to fit with "
-            "no context; name more devices, or fewer --weight-bits"
+            f"--max-context: expected devices with more memory, as {text} fits with no "
+            "context; name more devices, or fewer --weight-bits"
         )
     return count * STEP_OF_CONTEXT
 

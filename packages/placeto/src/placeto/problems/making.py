@@ -328,7 +328,7 @@ def options_with_devices(
         raise InputError(f"--what-if: needs --cluster as a text such as 1xv100, got {present}")
     described = replace(parse_cluster(present, link=options.link), queue=problem.cluster.queue)
     if problem.cluster not in (described, described.for_collectives):
-        raise InputError("--what-if: needs --cluster, as the devices of the file are no usual ones")
+        raise InputError("--what-if: needs --cluster, as the file describes its own devices")
     return replace(options, cluster=present + added, gpus=None, gpu_kind=None)
 
 
@@ -445,15 +445,13 @@ def runnable_problem(
     if options.gpus or options.gpu_kind:
         raise InputError("--gpus: expected --cluster, whose devices are those of --devices")
     if options.micro_batches != 1 or len(options.samples) > 1:
-        raise InputError(
-            "--micro-batches, --copies: expected 1, as neither micro-batches nor copies are run"
-        )
+        raise InputError("--micro-batches, --copies: expected 1, as `placeto run` runs neither")
     problem = None if problem_file is None else load_problem(problem_file)
     if problem is None and options.cluster is None and devices.are_cpus:
         options = replace(options, cluster=f"{len(devices.names)}xcpu")
     cluster = options.devices if problem is None else problem.cluster
     if cluster is None:
-        raise InputError(f"--cluster: expected one that says what {', '.join(devices.names)} are")
+        raise InputError(f"--cluster: expected one with the kinds of {', '.join(devices.names)}")
     if cluster.num_devices != len(devices.names):
         raise InputError(
             f"--devices: expected {cluster.num_devices}, one for each of "

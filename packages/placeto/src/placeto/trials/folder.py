@@ -215,7 +215,7 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.experiment != experiment.name:
             raise InputError(
-                f"{path}: begun as another experiment: {self.experiment}, not {experiment.name}; "
+                f"{path}: expected the experiment {experiment.name}, got {self.experiment}; "
                 "--force begins anew"
             )
 

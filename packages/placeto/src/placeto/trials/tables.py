@@ -431,7 +431,7 @@ def _remark(placer: Runs) -> str:
     if placer.failed:
         remarks.append(f"{placer.failed} of {done} failed")
     if placer.below:
-        remarks.append(f"budget below the paper's: {placer.below:,}")
+        remarks.append(f"fewer evaluations than in the paper: {placer.below:,}")
     if done < placer.seeds:
         remarks.append(f"{done} of {placer.seeds} seeds")
     return ", ".join(filter(None, remarks))
