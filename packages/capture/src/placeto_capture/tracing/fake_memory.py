@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import is_lazy
 
 from placeto_capture.errors import CaptureError
+from placeto_capture.tracing.results import fake_view, meta_storage
+from placeto_capture.tracing.trace import View, view_in
 
 PLAIN = torch.Tensor, nn.Parameter
 NamedTensors = Sequence[tuple[str, torch.Tensor]]
@@ -49,7 +51,7 @@ class FakeMemory:
     ) -> None:
         self.regions: list[Region] = []  # in the order in which their first tensors were given
         self.fake_of: dict[int, Any] = {}  # fake tensors by the identity of the real ones
-        self._fake_mode = fake_mode
+        self.fake_mode = fake_mode
         self._resident = {id(tensor) for _, tensor in resident}
         named = [*resident, *inputs]
         for group in _overlapping([_span(name, tensor) for name, tensor in named]):
@@ -76,12 +78,10 @@ class FakeMemory:
     def _add_region(self, named: NamedTensors) -> None:
         tensors = [tensor for _, tensor in named]
         span = _union([_span(name, tensor) for name, tensor in named], tensors)
-        with self._fake_mode:
-            memory = torch.empty(span.end - span.start, dtype=torch.uint8, device="cpu")
         resident = [tensor for tensor in tensors if id(tensor) in self._resident]
         is_parameter = any(isinstance(tensor, nn.Parameter) for tensor in resident)
         op_type = "parameter" if is_parameter else "buffer" if resident else "input"
-        region = Region(op_type, span, memory.untyped_storage())
+        region = Region(op_type, span, meta_storage(span.end - span.start))
         for name, tensor in sorted(named, key=lambda item: item[1]._base is not None):
             self._fake(name, tensor, region)  # a tensor comes before the views of it
         region.tensors |= {name: (self.fake_of[id(real)], real) for name, real in named}
@@ -90,20 +90,18 @@ class FakeMemory:
     def _fake(self, name: str, tensor: torch.Tensor, region: Region) -> torch.Tensor:
         fake = self.fake_of.get(id(tensor))
         if fake is None:
-            with self._fake_mode, torch.enable_grad():
-                fake = torch.empty(0, dtype=tensor.dtype, device="cpu")
-                offset = _offset(name, tensor, region)
+            with self.fake_mode, torch.enable_grad():
+                view = view_in(tensor, 0)._replace(offset=_offset(name, tensor, region))
                 base, is_plain = tensor._base, not (tensor.is_conj() or tensor.is_neg())
                 if base is not None and base.dtype == tensor.dtype and tensor.numel() and is_plain:
                     # A view to autograd, too, so that gradients of writes find their way.
                     count = (region.span.end - region.span.start) // base.itemsize
-                    fake.set_(region.storage, 0, (count,), (1,))
+                    all_of_it = View(0, base.dtype, (count,), (1,), 0)
+                    fake = fake_view(self.fake_mode, region.storage, all_of_it)
                     whole = self.fake_of.get(id(base), region.bases.setdefault(id(base), fake))
-                    fake = whole.as_strided(tensor.size(), tensor.stride(), offset)
+                    fake = whole.as_strided(view.size, view.stride, view.offset)
                 else:
-                    fake.set_(region.storage, offset, tensor.size(), tensor.stride())
-                    fake = torch._conj(fake) if tensor.is_conj() else fake
-                    fake = torch._neg_view(fake) if tensor.is_neg() else fake
+                    fake = fake_view(self.fake_mode, region.storage, view)
                 if isinstance(tensor, nn.Parameter):
                     fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
                 elif tensor.requires_grad and id(tensor) not in self._resident:

@@ -190,6 +190,13 @@ def _laid_out_as_on(target: Target, function: Function, named: dict[str, Any]) -
     return *laid_out, *result[len(arguments) :]
 
 
+def _number(self: torch.Tensor) -> Any:
+    """Return the value of a constant, as torch does it in more time."""
+    constant = getattr(self, "constant", None)
+    with torch._C._DisableTorchDispatch():
+        return None if constant is None else constant.item()
+
+
 _LOSSES = "binary_cross_entropy", "mse_loss", "smooth_l1_loss", "soft_margin_loss"
 _NORMALISATIONS = tuple(f"aten.native_{kind}_norm" for kind in ("batch", "group", "layer"))
 _ATTENTION = tuple(
@@ -200,5 +207,6 @@ _ATTENTION = tuple(
 _OWN: dict[str, Callable[..., Any]] = {
     "aten._grouped_mm": _grouped_product,
     "aten._ctc_loss": _ctc_loss,
+    "aten._local_scalar_dense": _number,
     **{f"aten.{name}": _averaged_loss for name in _LOSSES},
 }

@@ -86,6 +86,7 @@ class Function:
     name: str  # such as ``"aten.add_"``
     arguments: tuple[str, ...]  # their names
     changed: frozenset[str]  # those that it changes in place
+    reshapes: bool  # True if it changes how an argument looks at its storage
     is_composite: bool  # True if PyTorch takes it apart, as it has no kernel for it
 
     @property
@@ -111,8 +112,7 @@ def function_of(overload: Any) -> Function:
     """Return what is known of an overload of an ATen function."""
     arguments = overload._schema.arguments
     has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, overload.name())
-    # A function that changes no more than how a tensor looks at its storage writes nothing.
-    is_view = torch.Tag.inplace_view in overload.tags
+    reshapes = torch.Tag.inplace_view in overload.tags
     changed = (
         argument.name
         for argument in arguments
@@ -122,7 +122,8 @@ def function_of(overload: Any) -> Function:
         overload,
         name=str(overload.overloadpacket),
         arguments=tuple(argument.name for argument in arguments),
-        changed=frozenset(() if is_view else changed),
+        changed=frozenset(() if reshapes else changed),  # how it looks is no value
+        reshapes=reshapes,
         is_composite=has_kernel("CompositeImplicitAutograd")
         and not has_kernel("CPU")
         and overload._opname != "_fused_rms_norm",  # which has one on a GPU

@@ -14,7 +14,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._python_dispatch import _disable_current_modes
 
 from placeto_capture.costs.op_classes import OpClass, class_of_type
-from placeto_capture.tracing.trace import Call, Op, tensor_leaves
+from placeto_capture.tracing.trace import Call, Op
 from placeto_graphs import Phase
 
 # Code that is not the model's: PyTorch's own modules, and this package.
@@ -95,13 +95,12 @@ class AutogradNodes:
         self._next_node = _next_number()
         self._last_op: tuple[int, str] | None = None
 
-    def before_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    def before_op(self, arguments: Iterable[torch.Tensor]) -> int | None:
         """Return the number of the next op's node, if any; those before are the last op's."""
         if not torch.is_grad_enabled():
             return None
         end = _next_number()
-        leaves = tensor_leaves((args, kwargs))
-        has_node = any(leaf is not None and leaf.requires_grad for leaf in leaves)
+        has_node = any(argument.requires_grad for argument in arguments)
         if self._last_op is not None:
             new_nodes = range(self._next_node, end - has_node)
             self._op_of_node.update(dict.fromkeys(new_nodes, self._last_op))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import chain
 from typing import Any
 from unittest import mock
 
@@ -105,7 +106,8 @@ class StepPhases:
     def unrecorded(self) -> Iterator[None]:
         """Record nothing inside, where another tracer answers questions for values."""
         memory = FakeMemory([], [], self._fake_mode)
-        apart = Tracer(memory, ModuleScopes(), TracingOptions(mask_fraction=1.0))
+        options = TracingOptions(mask_fraction=1.0)
+        apart = Tracer(memory, ModuleScopes(), options, self._tracer.results)
         apart.phase, apart.update = Phase.UPDATE, 1  # so that norms are known
         with _disable_current_modes(), self._fake_mode, apart:
             yield
@@ -177,7 +179,7 @@ class StepPhases:
         if id(optimizer) not in self._stepped:
             self._stepped.add(id(optimizer))
             if id(optimizer) not in self._objects.optimizers_with_state:
-                with self.unrecorded():
+                with self.unrecorded(), alike_weights_share_a_step(optimizer):
                     optimizer.step(*args[1:], **keywords)  # which makes the optimizer's state
         self._add_state(optimizer)
         self._settle()
@@ -197,3 +199,36 @@ class StepPhases:
         if not self._depth:
             self._enter(self._phase_before)
             self._unsettled = len(self._tracer.ops)
+
+
+@contextmanager
+def alike_weights_share_a_step(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Let PyTorch's own optimizers step one weight of each kind, and copy its state for others."""
+    if not type(optimizer).__module__.startswith(torch.optim.__name__):
+        yield
+        return
+    weights_of_groups = [group["params"] for group in optimizer.param_groups]
+    first_of_kind: dict[Any, torch.Tensor] = {}
+    firsts_of_groups = [
+        [first_of_kind.setdefault((index, *kind_of(weight)), weight) for weight in weights]
+        for index, weights in enumerate(weights_of_groups)
+    ]
+    for group, firsts in zip(optimizer.param_groups, firsts_of_groups, strict=True):
+        group["params"] = list(dict.fromkeys(firsts))
+    try:
+        yield
+    finally:
+        for group, weights in zip(optimizer.param_groups, weights_of_groups, strict=True):
+            group["params"] = weights
+    for weight, first in zip(chain(*weights_of_groups), chain(*firsts_of_groups), strict=True):
+        if weight is not first and first in optimizer.state:
+            optimizer.state[weight] = {
+                name: value.clone() if isinstance(value, torch.Tensor) else value
+                for name, value in optimizer.state[first].items()
+            }
+
+
+def kind_of(weight: torch.Tensor) -> tuple[Any, ...]:
+    """Return what decides which state an optimizer keeps for a weight."""
+    tensors = (weight,) if weight.grad is None else (weight, weight.grad)
+    return tuple((tensor.dtype, tensor.shape, tensor.stride()) for tensor in tensors)

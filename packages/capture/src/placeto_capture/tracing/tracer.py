@@ -4,7 +4,7 @@ It keeps storages alive, so that no two share an address, but no tensor: autogra
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensor,
 )
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from placeto_capture.errors import CaptureError, StepError
@@ -38,6 +37,7 @@ from placeto_capture.tracing.origins import (
     RandomDraws,
     is_run_by_engine,
 )
+from placeto_capture.tracing.results import Arguments, Result, returns_values
 from placeto_capture.tracing.step_spec import TracingOptions
 from placeto_capture.tracing.trace import (
     Call,
@@ -45,7 +45,9 @@ from placeto_capture.tracing.trace import (
     Placeholder,
     Trace,
     View,
+    mapped,
     tensor_leaves,
+    view_in,
     views_in,
     whole_storage,
 )
@@ -61,13 +63,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True  # which it refuses
 
-    def __init__(self, memory: FakeMemory, scopes: ModuleScopes, options: TracingOptions) -> None:
+    def __init__(
+        self,
+        memory: FakeMemory,
+        scopes: ModuleScopes,
+        options: TracingOptions,
+        results: dict[Hashable, Result] | None = None,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Op] = []  # that ran so far
         self.scope = ""  # of ops that run outside of all modules
         self.phase = Phase.FORWARD  # of the ops that run
         self.update = 0  # number of the optimizer's step that runs, in the update phase
         self.fused: set[int] = set()  # numbers of those that are one kernel for each weight
+        self.results = {} if results is None else results  # of calls that ran, by their kind
         self._is_in_list = False  # whether a function of lists of tensors runs
         self._memory = memory
         self.scopes = scopes
@@ -197,7 +206,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         if func is not LIFT_FRESH:
-            args, kwargs = pytree.tree_map(self._fake, (args, kwargs))
+            args, kwargs = mapped(self._fake, args), mapped(self._fake, kwargs)
         # Autograd puts gradients in place, but for a dispatch mode it copies them.
         if f"{function.name}_" in PUTS and self._are_new_zeros(args[0]):
             in_place = getattr(torch.ops.aten, f"{func._opname}_")
@@ -213,41 +222,42 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return is_new and is_run_by_engine()
 
     def _record(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        func = function.overload
         self._lifetimes.before_op(len(self.ops))
         # An op may change what its arguments look like, so they are described before it runs.
-        arguments, keywords = pytree.tree_map(self._described, (args, kwargs))
-        inputs = views_in((arguments, keywords))
-        written = views_in(function.written(arguments, keywords))
-        node = self._nodes.before_op(args, kwargs)
-        rng_index = self._draws.number(func)
-        result = self._run(function, args, kwargs, arguments, keywords)
+        arguments = Arguments(args, kwargs, self._look_up)
+        inputs = arguments.views
+        node = self._nodes.before_op(arguments.tensors)
+        rng_index = self._draws.number(function.overload)
+        widths = [self._widths.get(storage) for storage in arguments.storages if self._widths]
+        kind = function.overload, *widths, *arguments.kind
+        known = None if arguments.has_values else self.results.get(kind)
+        if known is None:
+            returned = self._run(function, args, kwargs, arguments)
+        else:
+            returned = known.made(arguments, self._storages, self._memory.fake_mode)
         storages_before = len(self._storages)
-        outputs = tuple(self._output_view(leaf) for leaf in tensor_leaves(result))
-        if len(self._storages) == storages_before and not written:
-            self._fold(outputs, node)
-            return result
+        outputs = tuple(self._output_view(leaf) for leaf in tensor_leaves(returned))
         new_views = [
             view for view in outputs if view is not None and view.storage >= storages_before
         ]
+        if known is None:
+            work = self._work(function, args, kwargs, arguments, returned, new_views)
+            known = Result.of(arguments, returned, outputs, self._storages, *work)
+            if not (arguments.has_values or function.reshapes or returns_values(returned)):
+                self.results[kind] = known
+        written = [inputs[index] for index in known.written]
+        if not (new_views or written):
+            self._fold(outputs, node)
+            return returned
         call = Call(
-            function=func,
-            arguments=arguments,
-            keywords=keywords,
+            function=function.overload,
+            arguments=arguments.positional,
+            keywords=arguments.keywords,
             outputs=outputs,
             creates=tuple(dict.fromkeys(view.storage for view in new_views)),
             phase=self.phase,
-            flops=count_flops(function, args, kwargs, result, (*inputs, *new_views)),
-            bytes_accessed=count_bytes(
-                function,
-                args,
-                kwargs,
-                inputs,
-                written,
-                new_views,
-                self._widths,
-                self._experts_per_token,
-            ),
+            flops=known.flops,
+            bytes_accessed=known.bytes_accessed,
             rng_index=rng_index,
             update=self.update if self.phase == Phase.UPDATE else 0,
             shares_launch=self._is_in_list or self._target == "cpu",
@@ -256,17 +266,35 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._allocations.update(dict.fromkeys(call.creates, call))
         else:
             self._append(call, inputs, written, node)
-        return result
+        return returned
+
+    def _work(
+        self,
+        function: Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        arguments: Arguments,
+        returned: Any,
+        new_views: list[View],
+    ) -> tuple[list[View], int, int]:
+        """Return what a call has written, its FLOPs and its bytes."""
+        written = views_in(function.written(arguments.positional, arguments.keywords))
+        if not (new_views or written):
+            return [], 0, 0
+        inputs = arguments.views
+        flops = count_flops(function, args, kwargs, returned, (*inputs, *new_views))
+        widths, experts = self._widths, self._experts_per_token
+        num_bytes = count_bytes(function, args, kwargs, inputs, written, new_views, widths, experts)
+        return written, flops, num_bytes
 
     def _run(
         self,
         function: Function,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        arguments: tuple[Any, ...],
-        keywords: dict[str, Any],
+        arguments: Arguments,
     ) -> Any:
-        """Run an op on fake tensors; ``arguments`` and ``keywords`` have their views.
+        """Run an op on fake tensors.
 
         A result that depends on values follows from known ones, or from a fraction that is picked.
         """
@@ -275,7 +303,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = own_result(function, args, kwargs, self._target)
             return func(*args, **kwargs) if result is None else result
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            result = self._known_values.answer(func, arguments, keywords)
+            arguments.has_values = True
+            result = self._known_values.answer(func, arguments.positional, arguments.keywords)
             if result is not None:
                 return result
             if isinstance(error, DataDependentOutputException):
@@ -408,9 +437,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._placeholder_of_storage[placeholder.tensors[key].storage] = op, placeholder
         self._known_values.add(placeholder)
 
-    def _described(self, value: Any) -> Any:
-        return self._look_up(value) if isinstance(value, FakeTensor) else value
-
     def _makers_of(self, tensors: Iterable[torch.Tensor | None]) -> list[int]:
         storages = (
             _unwrapped(tensor).untyped_storage() for tensor in tensors if tensor is not None
@@ -436,10 +462,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if maker is None:
                 maker = self._add_unknown(tensor, index)
             self._maker_of_storage.append(maker)
-        size, offset = tuple(tensor.shape), int(tensor.storage_offset())
-        return View(
-            index, tensor.dtype, size, tensor.stride(), offset, tensor.is_conj(), tensor.is_neg()
-        )
+        return view_in(tensor, index)
 
     def _add_unknown(self, tensor: torch.Tensor, storage: int) -> int:
         """Record an op that holds a fake tensor which nothing that was recorded has made."""
@@ -447,8 +470,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         whole = whole_storage(storage, tensor.untyped_storage().nbytes())
         self.ops.append(Placeholder(name, self._current_scope, "input", {name: whole}, {}))
         if self.phase == Phase.UPDATE:
-            view = View(storage, tensor.dtype, tuple(tensor.shape), tensor.stride(), 0)
-            self._known_values.add_state(view)
+            self._known_values.add_state(view_in(tensor, storage))
         return len(self.ops) - 1
 
 
