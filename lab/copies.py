@@ -96,12 +96,7 @@ class Row:
             compute_time=compute_times(graph, cluster),
             grouping=Grouping(group_of=np.zeros(graph.num_ops, np.int32), group_names=("all",)),
         )
-        part = parts_of_batch(whole, [1, 1])[0]
-        of_batch = part.compute_time < whole.compute_time
-        rest = np.where(of_batch, 0.0, whole.compute_time)
-        alone = rest[:, 0].sum() + whole.overhead_time[:, 0].sum()
-        scale = (self.batch / self.rates[0] - alone) / (whole.compute_time - rest)[:, 0].sum()
-        return replace(whole, compute_time=np.where(of_batch, scale, 1.0) * whole.compute_time)
+        return with_step_time(whole, self.batch / self.rates[0])
 
     def ratios(self, bucket_bytes: int) -> Iterator[Ratio]:
         """Yield each speed-up over one device."""
@@ -117,6 +112,16 @@ class Row:
                 self.batch / self.rates[0],
                 problem,
             )
+
+
+def with_step_time(whole: PlacementProblem, seconds: float) -> PlacementProblem:
+    """Return a step that takes some time alone: ops that depend on the batch take other times."""
+    part = parts_of_batch(whole, [1, 1])[0]
+    of_batch = part.compute_time < whole.compute_time
+    rest = np.where(of_batch, 0.0, whole.compute_time)
+    alone = rest[:, 0].sum() + whole.overhead_time[:, 0].sum()
+    scale = (seconds - alone) / (whole.compute_time - rest)[:, 0].sum()
+    return replace(whole, compute_time=np.where(of_batch, scale, 1.0) * whole.compute_time)
 
 
 @cache
