@@ -96,7 +96,10 @@ def copied_stages(
     op_devices = problem.expand(placement)
     splits = [split for split in _splits(problem, copies, op_devices) if split.is_apart]
     if not splits:
-        raise InputError("PLACEMENT: expected devices of its own for each copy, got shared ones")
+        raise InputError(
+            "PLACEMENT: expected devices of its own for each copy, got shared ones; place fewer "
+            "copies, or each on other devices"
+        )
     ranked = []
     for split in splits:
         costs = split.costs(problem, evaluator)
