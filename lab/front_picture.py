@@ -8,6 +8,7 @@ The comparison takes about 90 CPU seconds.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -27,7 +28,7 @@ from placeto_tools.plots import colour, layered_positions, new_figure
 PLACER = "placeto"  # whose placement is drawn
 CURVES = {"placeto": "Placeto", "rnn": "RNN"}
 LINE = "#B7BDC4"  # thin lines
-STYLE = {
+STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
@@ -44,7 +45,9 @@ def draw_graph(axes: Axes, problem: PlacementProblem, placement: NDArray[np.int3
     axes.add_collection(edges)
     seconds = groups.compute_time[np.arange(problem.num_groups), placement]
     colours = [colour(device) for device in placement.tolist()]
-    axes.scatter(*positions.T, s=12 + 160 * seconds / seconds.max(), c=colours, lw=0, zorder=2)
+    across, down = positions.T
+    areas = 12 + 160 * seconds / seconds.max()
+    axes.scatter(across, down, s=areas, c=colours, lw=0, zorder=2)
     names = problem.cluster.device_names
     handles = [Patch(color=colour(index), label=name) for index, name in enumerate(names)]
     axes.legend(
@@ -92,9 +95,16 @@ def draw_curves(axes: Axes, problem: Problem) -> None:
     for index, (name, title) in enumerate(CURVES.items()):
         curve = np.array(problem.find(name).runs[0].curve, np.float64)
         axes.step(*curve.T, where="post", color=colour(2 + index), linewidth=1.8)
-        text = {"color": colour(2 + index), "weight": "bold", "ha": "right", "va": "top"}
+        text: dict[str, Any] = {
+            "color": colour(2 + index),
+            "weight": "bold",
+            "ha": "right",
+            "va": "top",
+        }
         axes.annotate(title, curve[-1], (0, -4), textcoords="offset points", **text)
     for title, runtime in levels.items():
+        if runtime is None:
+            continue
         axes.axhline(runtime, color=LINE, linestyle="--", linewidth=1, zorder=0)
         place = (0.02, runtime), (0, 3), ("axes fraction", "data"), "offset points"
         axes.annotate(title, *place)

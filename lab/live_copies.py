@@ -121,7 +121,8 @@ def _seconds(step: Callable[[], object]) -> float:
 def _sharded(model: nn.Module, units: Sequence[str]) -> nn.Module:
     for unit in units:
         fully_shard(model.get_submodule(unit))
-    return fully_shard(model)
+    fully_shard(model)
+    return model
 
 
 def _step(source: str, wrapped: Callable[[nn.Module], nn.Module]) -> Callable[[], None]:
@@ -161,7 +162,9 @@ def simulated(problem: PlacementProblem, rate: float) -> dict[str, float]:
     problem = replace(problem, cluster=replace(cluster, collective_fraction=fraction))
     problems = {"alone": problem, "copies": copied([problem] * 2), "shards": sharded([problem] * 2)}
     return {
-        way: float(Simulator(whole, 1).runtimes(np.arange(whole.num_groups)[None])[0])
+        way: float(
+            Simulator(whole, 1).runtimes(np.arange(whole.num_groups, dtype=np.int32)[None])[0]
+        )
         for way, whole in problems.items()
     }
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from placeto_graphs import (
     OpGraph,
     Phase,
     PlacementProblem,
+    Placer,
     colocate,
     colocate_by_id,
     micro_batched,
@@ -219,7 +221,7 @@ def measure(kind: str, num_ops: int, num_devices: int, steps: list[str]) -> None
         return chain_placement(chain, range(num_devices), 30)
 
     search = PortfolioSearch(seconds=SECONDS, clock=time.process_time)
-    placers = {
+    placers: dict[str, Placer] = {
         "metis": MetisPlacer(),
         "scotch": ScotchPlacer(),
         "heft": Heft(),
@@ -236,7 +238,7 @@ def measure(kind: str, num_ops: int, num_devices: int, steps: list[str]) -> None
     }
     for step in steps:
         if step in placers:
-            result = _measured(step, lambda step=step: placers[step].place(problem, simulator))
+            result = _measured(step, partial(placers[step].place, problem, simulator))
             placement = result.placement
             print(f"    {result.evaluations} evaluations")
             if step == "place":

@@ -2,6 +2,7 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import copies
 import fidelity
@@ -16,6 +17,7 @@ import model_check
 import search_comparison
 import search_tables
 from ledger import __main__ as ledger
+from ledger.models import Transformer
 from placeto import capture_step
 from placeto_graphs import OpGraph, PlacementProblem, from_networkx, parse_cluster, save_problem
 from placeto_simulator import Simulator
@@ -32,15 +34,22 @@ def test_the_ledger_has_the_ratios_of_its_table(capsys: pytest.CaptureFixture[st
 
 def test_the_reference_of_a_row_takes_its_published_time() -> None:
     """With more devices steps are slower, and two stages are faster than one device."""
-    model = {"layers": 4, "width": 32, "heads": 2, "words": 99, "batch": 2, "length": 8}
+    model: dict[str, Any] = {
+        "layers": 4,
+        "width": 32,
+        "heads": 2,
+        "words": 99,
+        "batch": 2,
+        "length": 8,
+    }
     row = shards.Row("", "2x(4xv100)", model, {}, [], link="infiniband-edr", cards=2)
-    whole = row.problem(capture_step(shards.Transformer(**model).step()))
+    whole = row.problem(capture_step(Transformer(**model).step()))
     for way in ("copy", "keep", "shard"):
         reference = shards.Step(copies=4, seconds=0.1, way=way)
         fitted = row.fitted(whole, reference)
         assert row.simulated(fitted, reference) == pytest.approx(0.1, rel=1e-3)
         assert row.simulated(fitted, shards.Step(copies=8, seconds=0, way=way)) > 0.1
-    alone = shards.with_step_time(whole, 0.1)
+    alone = copies.with_step_time(whole, 0.1)
     stages = shards.Step(copies=4, seconds=0, stages=2, micro_batches=8)
     assert 0.8 / 2 < row.simulated(alone, stages) < 0.8
 

@@ -8,6 +8,7 @@ import re
 from functools import cache
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_a_page_has_the_numbers_of_the_present_code_or_says_that_it_has_not(name
 @pytest.mark.parametrize("family", FAMILIES)
 def test_means_over_a_family_are_those_of_the_present_code_or_the_page_says_so(family: str) -> None:
     page = Path(f"docs/results/generalise-{family}.md").read_text()
-    numbers = {
+    numbers: dict[str, Any] = {
         name: int(number[1])
         for name in ("test_graphs", "groups")
         if (number := re.search(rf"--{name.replace('_', '-')} (\d+)", page))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ class Float16Adam(torch.optim.Optimizer):
     def __init__(self, parameters: Iterable[Tensor]) -> None:
         super().__init__(parameters, {})
 
-    def step(self, closure: None = None) -> None:  # noqa: ARG002 (torch's signature)
+    def step(self, closure: Any = None) -> Any:  # noqa: ARG002 (torch's signature)
         """Update the weights."""
         parameters = [weight for group in self.param_groups for weight in group["params"]]
         gradients = [weight.grad.float() for weight in parameters]
@@ -120,7 +120,7 @@ class Transformer:
         if self.precision == LLAMA_CPP:
             model = model.half()
         inputs = (tokens, labels.clone()) if mode == "training" else (tokens,)
-        make = Float16Adam
+        make: Any = Float16Adam
         if optimizer != Float16Adam.__name__:
             make = partial(getattr(torch.optim, optimizer), lr=1e-3)
         return TrainingStep(model, inputs, optimizer=make, mode=mode)

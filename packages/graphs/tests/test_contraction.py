@@ -63,12 +63,13 @@ def chain_of_ops(
         graph=graph,
         cluster=parse_cluster("2xk80"),
         compute_time=np.ones((count, 2)),
-        grouping=grouping or Grouping(group_of=np.arange(count), group_names=names),
+        grouping=grouping
+        or Grouping(group_of=np.arange(count, dtype=np.int32), group_names=tuple(names)),
     )
 
 
 def test_tensors_between_the_same_blocks_are_one() -> None:
-    grouping = Grouping(group_of=[0, 0, 1, 1, 0, 0], group_names=["a", "b"])
+    grouping = Grouping(group_of=np.array([0, 0, 1, 1, 0, 0], np.int32), group_names=("a", "b"))
     problem = chain_of_ops(6, [(0, 2), (1, 2), (1, 3), (2, 4), (3, 5)], grouping)
     in_slices = contracted(problem, 4)  # ops 0 and 1, op 2, op 3, ops 4 and 5
     assert in_slices.grouping.group_of.tolist() == [0, 1, 1, 0]
@@ -96,7 +97,7 @@ def test_micro_batches_phases_and_weights_stay_apart() -> None:
         graph=step,
         cluster=parse_cluster("2xk80"),
         compute_time=np.ones((step.num_ops, 2)),
-        grouping=Grouping(group_of=np.zeros(step.num_ops, np.int32), group_names=["all"]),
+        grouping=Grouping(group_of=np.zeros(step.num_ops, np.int32), group_names=("all",)),
     )
     small = contracted(problem, 5).graph
     looks = zip(small.micro_batch, small.phases, small.parameter_bytes, strict=True)

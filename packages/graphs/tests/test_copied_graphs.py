@@ -526,14 +526,15 @@ def test_a_graph_tells_the_parts_of_a_batch(team: Team) -> None:
 
 def test_a_graph_tells_the_size_of_its_buckets() -> None:
     problem = problem_of(training_step([4 * 10**7, 1000, 10**7, 3 * 10**7, 2 * 10**6]))
-    for sizes in ({}, {"bucket_bytes": 3 * 10**7, "first_bucket_bytes": 3 * 10**7}):
-        whole = copied([problem, problem], **sizes).graph
-        copies = copies_of(whole)
-        assert copies is not None
-        assert (copies.bucket_bytes is None) == (not sizes)
-        again = {"bucket_bytes": copies.bucket_bytes, "first_bucket_bytes": copies.bucket_bytes}
-        if sizes:
-            assert copied([problem, problem], **again).graph == whole
+    usual = copies_of(copied([problem, problem]).graph)
+    assert usual is not None
+    assert usual.bucket_bytes is None
+    whole = copied([problem, problem], bucket_bytes=3 * 10**7, first_bucket_bytes=3 * 10**7).graph
+    copies = copies_of(whole)
+    assert copies is not None
+    size = copies.bucket_bytes
+    assert size is not None
+    assert copied([problem, problem], bucket_bytes=size, first_bucket_bytes=size).graph == whole
 
 
 def test_a_step_alone_has_no_copies() -> None:

@@ -105,7 +105,7 @@ def test_devices_of_one_kind_share_a_column_and_usual_columns_are_left_out(tmp_p
 
 
 def test_equal_texts_of_a_column_are_one_object(tmp_path: Path) -> None:
-    graph = replace(diamond(), scopes=["encoder.layer.0", "decoder"] * 2)
+    graph = replace(diamond(), scopes=("encoder.layer.0", "decoder") * 2)
     save_graph(graph, tmp_path / "graph.json")
     first, _, third, _ = load_graph(tmp_path / "graph.json").scopes
     assert first is third
