@@ -187,8 +187,7 @@ def _sources_of_copies(
 
 def batch_size_of(text: str, choice: SourceOptions) -> int:
     """Return the batch size of a model, which copies of it divide."""
-    sizes = {**source_model(text, choice).default_sizes(), **choice.sizes}
-    return _checked_batch_size(text, sizes)
+    return _checked_batch_size(text, choice.sizes, source_model(text, choice).default_sizes)
 
 
 def with_batch_size(choice: SourceOptions, batch_size: int) -> SourceOptions:
@@ -525,7 +524,7 @@ def _sizes_of_micro_batch(
     """Return sizes of a micro-batch: if a step has several, they share the batch."""
     if micro_batches == 1:
         return dict(sizes)
-    batch_size = _checked_batch_size(text, {**default_sizes(), **sizes})
+    batch_size = _checked_batch_size(text, sizes, default_sizes)
     if batch_size % micro_batches:
         raise InputError(
             f"--micro-batches: expected a number that divides the batch size "
@@ -534,8 +533,12 @@ def _sizes_of_micro_batch(
     return {**sizes, "batch_size": batch_size // micro_batches}
 
 
-def _checked_batch_size(text: str, sizes: Mapping[str, Any]) -> int:
-    batch_size = sizes.get("batch_size")
+def _checked_batch_size(
+    text: str, sizes: Mapping[str, Any], default_sizes: Callable[[], Mapping[str, Any]]
+) -> int:
+    """Return the batch size that is named, or else the default one, which PyTorch may tell."""
+    named = sizes if "batch_size" in sizes else default_sizes()
+    batch_size = named.get("batch_size")
     if not isinstance(batch_size, int) or isinstance(batch_size, bool):
         raise InputError(
             f"--micro-batches, --copies: needs --batch-size, as {text} has no default batch_size"
