@@ -44,7 +44,7 @@ def contracted(problem: "PlacementProblem", max_ops: int) -> "PlacementProblem":
     ...     compute_time=np.ones((100, 2)),
     ... )
     >>> contracted(problem, 64)
-    PlacementProblem(ops=32, groups=32, devices=2)
+    PlacementProblem(ops=64, groups=64, devices=2)
     """
     from placeto_graphs.schema.problem import PlacementProblem  # noqa: PLC0415
 
