@@ -31,7 +31,7 @@ SIZES = (2_048, 16_384)  # most ops of the smaller graphs
 SPENT = (0.2, 0.6, 0.85)
 PARTITIONERS = (MetisPlacer(), ScotchPlacer())
 MOST_STARTS = 4
-LEAST_SECONDS = 1e-3
+LEAST_SECONDS = 1e-3  # of a search, also if its share is spent
 
 
 class _Budget(TypedDict):
@@ -123,17 +123,17 @@ class ContractedSearch:
         placements = finer(
             small, smallest, np.stack([choice.result.placement for choice in choices])
         )
-        here = [
+        evaluated_choices = [
             replace(choice, result=evaluated(evaluator, placement))
             for choice, placement in zip(choices, placements, strict=True)
         ]
         for placer in PARTITIONERS * (not self.settings.stopped()):
             with suppress(BaselineError):
                 result = placer.place(small, evaluator, seed=self.seed)
-                here.append(Choice(here[0].devices, SEARCHED, result))
-        here.sort(key=lambda choice: rank_of_result(small, choice.result))
+                evaluated_choices.append(Choice(evaluated_choices[0].devices, SEARCHED, result))
+        evaluated_choices.sort(key=lambda choice: rank_of_result(small, choice.result))
         if self.settings.stopped():
-            return here
+            return evaluated_choices
         search = MultilevelSearch(
             **self._budget(SPENT[1], small), clock=self.settings.clock, chains=self.settings.chains
         )
@@ -141,11 +141,11 @@ class ContractedSearch:
         result = search.refine(
             small,
             evaluator,
-            np.stack([choice.result.placement for choice in here[:MOST_STARTS]]),
+            np.stack([choice.result.placement for choice in evaluated_choices[:MOST_STARTS]]),
             seed=self.seed,
             layers=layers if are_modules else None,
         )
-        return [Choice(here[0].devices, SEARCHED, result), *here]
+        return [Choice(evaluated_choices[0].devices, SEARCHED, result), *evaluated_choices]
 
     def _evaluator(self, problem: PlacementProblem) -> Evaluator:
         return self.watched.for_problem(problem)

@@ -31,7 +31,7 @@ from placeto_baselines.search.chains import (
     best_chain,
     chain_placement,
 )
-from placeto_baselines.search.contracted_search import ContractedSearch
+from placeto_baselines.search.contracted_search import LEAST_SECONDS, ContractedSearch
 from placeto_baselines.search.layers import layers_of_groups
 from placeto_baselines.search.local_search import num_placements
 from placeto_baselines.search.multilevel_search import MultilevelSearch
@@ -54,7 +54,6 @@ FEWEST_OF_LEADING_CHAIN = 100  # evaluations, without which a chain that leads g
 SHARE_OF_SUBSETS = 0.1  # of the budget, for the searches on all subsets together
 FEWEST_EVALUATIONS = 64  # of the search on a subset
 FEWEST_OF_GROUP = 1 / 2  # of these evaluations, for each group
-LEAST_SECONDS = 1e-3  # of the search after the starts
 # Placers whose placements the search starts from, and the number of evaluations from which on they
 # are worth what they cost: list schedulers take as long as 700 evaluations, m-SCT as 4,000.
 PLACERS_OF_STARTS = (

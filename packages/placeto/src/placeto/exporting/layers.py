@@ -24,8 +24,8 @@ from placeto_graphs import (
     PlacementProblem,
     grouping_of_labels,
 )
+from placeto_graphs.copies.collectives import GATHER
 
-GATHER = "placeto.gather"  # the type of ops that gather weights which copies divide
 PASSES_ON = "The pipeline sends tensors from stage to stage, which is faster here."
 
 

@@ -15,11 +15,12 @@ from placeto.exporting.forms import (
     gpus_of_machines,
     is_within,
 )
-from placeto.exporting.layers import GATHER, check_torch_stages
+from placeto.exporting.layers import check_torch_stages
 from placeto.outputs import json_text
 from placeto.placing.evaluators import EvaluatorSpec
 from placeto_baselines.search.layers import path_of
 from placeto_graphs import Cluster, OpGraph, Phase, PlacementProblem
+from placeto_graphs.copies.collectives import GATHER
 
 MEBIBYTE = 2**20
 BYTES_PER_NUMBER = 4

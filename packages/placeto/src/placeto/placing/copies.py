@@ -96,8 +96,9 @@ class CopiedModel:
             ways = [(1, False), (1, True)] if is_alone else []
             for micro_batches, is_sharded in dict.fromkeys([*ways, (in_parts, False)]):
                 units = self.batch // micro_batches
-                is_refused = only_sharded > is_sharded or self.has_schedule > (micro_batches == 1)
-                if is_refused or units < len(teams) or self.batch % micro_batches:
+                if (only_sharded and not is_sharded) or (self.has_schedule and micro_batches > 1):
+                    continue
+                if units < len(teams) or self.batch % micro_batches:
                     continue
                 for placed in _DividedBatch(self, teams, micro_batches, is_sharded).proposals():
                     one_fits |= not placed.rank[0]
@@ -124,47 +125,47 @@ class _DividedBatch:
         """Yield copies in equal parts, if there are any, and balanced ones on unequal teams."""
         count = len(self.teams)
         units, rest = divmod(self.model.batch // self.micro_batches, count)
-        one = self.step(units)
-        on_teams = self._on_teams(one)
+        copy_problem = self.step(units)
+        on_teams = self._on_teams(copy_problem)
         if on_teams is None:
             return
-        last = self.placed(one, on_teams, [units] * count)
+        last = self.placed(copy_problem, on_teams, [units] * count)
         if not rest:
             yield last
-            if len({kinds_of(one, team) for team in self.teams}) == 1:
+            if len({kinds_of(copy_problem, team) for team in self.teams}) == 1:
                 return
-        seconds, peaks = self._costs(one, on_teams)
+        seconds, peaks = self._costs(copy_problem, on_teams)
         fewer, fewer_peaks = 0.0 * seconds, 0.0 * peaks  # of nothing, or of one unit
         if units > 1:
-            part = parts_of_batch(one, [1, units - 1])[0]
-            fewer, fewer_peaks = self._costs(part, on_teams)
+            unit_step = parts_of_batch(copy_problem, [1, units - 1])[0]
+            fewer, fewer_peaks = self._costs(unit_step, on_teams)
         per_unit = (seconds - fewer) / max(units - 1, 1)
         bytes_per_unit = (peaks - fewer_peaks) / max(units - 1, 1)
         tried = [(units,) * count]
         for _ in range(MOST_BALANCED):
-            room = one.cluster.memory_bytes - last.choice.result.peak_memory
-            more = [
+            room = copy_problem.cluster.memory_bytes - last.choice.result.peak_memory
+            additional = [
                 np.floor(room[list(team)] / np.maximum(of_unit[list(team)], 1)).min()
                 for team, of_unit in zip(self.teams, bytes_per_unit, strict=True)
             ]
-            fixed, most = seconds - per_unit * units, np.add(tried[-1], more)
-            samples = balanced_samples(units * count + rest, fixed, per_unit, most)
+            fixed, limits = seconds - per_unit * units, np.add(tried[-1], additional)
+            samples = balanced_samples(units * count + rest, fixed, per_unit, limits)
             if samples is None or samples in tried:
                 return
             tried.append(samples)
-            last = self.placed(one, on_teams, samples)
+            last = self.placed(copy_problem, on_teams, samples)
             yield last
-            for copy, number in enumerate(samples):
-                if number != units:
-                    cost = self._costs(self.step(number), on_teams)[0][copy]
-                    per_unit[copy] = (cost - seconds[copy]) / (number - units)
+            for copy, count_of_units in enumerate(samples):
+                if count_of_units != units:
+                    cost = self._costs(self.step(count_of_units), on_teams)[0][copy]
+                    per_unit[copy] = (cost - seconds[copy]) / (count_of_units - units)
 
     def placed(
-        self, one: PlacementProblem, on_teams: NDArray[np.int32], units: Sequence[int]
+        self, copy_problem: PlacementProblem, on_teams: NDArray[np.int32], units: Sequence[int]
     ) -> PlacedCopies:
-        """Return copies with so many units of samples, where each copy ``one`` is on its team."""
+        """Return copies with so many units of samples, each of ``copy_problem`` on its team."""
         problems = [self.step(count) for count in units]
-        names = one.cluster.device_names
+        names = copy_problem.cluster.device_names
         copies = BatchDivision(
             samples=tuple(count * self.micro_batches for count in units),
             devices=tuple(names[team[0]] for team in self.teams),
@@ -172,20 +173,20 @@ class _DividedBatch:
             micro_batches=self.micro_batches,
         )
         problem = problem_of_copies(problems, copies.devices, is_sharded=self.is_sharded)
-        rows = [problems[0].placement_of_ops(one.expand(row)) for row in on_teams]
+        rows = [problems[0].placement_of_ops(copy_problem.expand(row)) for row in on_teams]
         result = evaluated(self.model.evaluator.make(problem, 1), np.concatenate(rows))
         used = tuple(sorted(np.unique(on_teams).tolist()))
         label = copies_text(copies, max(map(len, self.teams)))
-        if len(used) < len(one.cluster.accelerators):
+        if len(used) < len(copy_problem.cluster.accelerators):
             label += f" on {'+'.join(names[device] for device in used)}"
         return PlacedCopies(copies, problem, Choice(used, label, result))
 
-    def _on_teams(self, one: PlacementProblem) -> NDArray[np.int32] | None:
+    def _on_teams(self, copy_problem: PlacementProblem) -> NDArray[np.int32] | None:
         """Return int32[k, G], where each copy is on its team."""
         if len(self.teams[0]) == 1:
-            return np.repeat(np.array(self.teams, np.int32), one.num_groups, axis=1)
-        evaluator = self.model.evaluator.make(one, None)
-        chain = LayerChain(one, evaluator, layers_of_groups(one)[0])
+            return np.repeat(np.array(self.teams, np.int32), copy_problem.num_groups, axis=1)
+        evaluator = self.model.evaluator.make(copy_problem, None)
+        chain = LayerChain(copy_problem, evaluator, layers_of_groups(copy_problem)[0])
         return placements_on_teams(chain, self.teams, CHAINS_OF_TEAM)
 
     def _costs(
