@@ -21,8 +21,12 @@ class Branches(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        # The gradient of a bias that a normalisation takes away is rounding alone, which Adam
+        # scales up to whole steps: processors would differ in it.
         self.branches = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(3, 4, size, padding="same"), nn.BatchNorm2d(4), nn.ReLU())
+            nn.Sequential(
+                nn.Conv2d(3, 4, size, padding="same", bias=False), nn.BatchNorm2d(4), nn.ReLU()
+            )
             for size in (1, 3)
         )
         self.last = nn.Linear(8, 5)
@@ -64,9 +68,9 @@ def test_a_hundred_steps_follow_eager_training() -> None:
         with pytest.raises(CaptureError, match=r"drop_last=True leaves out a smaller last batch"):
             module.step(batch[:5])
         expected = eager.eval()(batch[:5])
-        torch.testing.assert_close(module(batch[:5]), expected, rtol=1e-2, atol=1e-3)
+        torch.testing.assert_close(module(batch[:5]), expected, rtol=1e-3, atol=1e-4)
     for name, value in eager.state_dict().items():
-        torch.testing.assert_close(module.state_dict()[name], value, rtol=1e-2, atol=1e-4)
+        torch.testing.assert_close(module.state_dict()[name], value, rtol=1e-3, atol=1e-5)
 
 
 def test_updates_whose_numbers_depend_on_shapes_follow_a_schedule() -> None:
