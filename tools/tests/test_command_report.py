@@ -248,6 +248,9 @@ def test_many_ops_are_drawn_as_few_bars_and_groups_open_down_to_the_finest(
     placer = min(
         data["placers"], key=lambda placer: (not placer["fits"], placer["cost"])
     )  # the upper one
+    upper, lower = (tab.page.locator(select).input_value() for select in ("#upper", "#lower"))
+    assert data["placers"][int(upper)]["title"] == placer["title"]
+    assert upper != lower
 
     pictures = []
     for name in ("expert", "scotch", placer["title"]):

@@ -405,7 +405,7 @@ function show_problem(index) {
   const titles = problem.placers.map(placer => placer.title), best = best_of(problem.placers);
   choices(at("graph-placer"), titles, best, draw_graph);
   choices(at("upper"), titles, best, draw_steps);
-  choices(at("lower"), titles, 0, draw_steps);
+  choices(at("lower"), titles, best > 0 ? 0 : titles.length - 1, draw_steps);
   choices(at("level"), problem.levels.map(groups => `${groups.names.length} groups`), 0,
     number => show_level(number, []));
   draw_table();
