@@ -30,6 +30,7 @@ from placeto_graphs import (
     write_atomically,
 )
 from placeto_graphs.files import storage
+from placeto_graphs.testing import example_problem
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +70,9 @@ def test_a_placement_file_may_have_copies_besides_its_groups(tmp_path: Path) -> 
     assert load_placement(path, problem).tolist() == [0, 1, 0, 1]
     assert load_placement_of_any_level(path, problem)[1].tolist() == [0, 1, 0, 1]
     content = json.loads(path.read_text())
+    for load in (load_placement, load_placement_of_any_level):  # of one copy
+        with refused(f"{path}: copies: expected a placement of this problem, got one of copies"):
+            load(path, example_problem(4))
     path.write_text(json.dumps(content | {"copies": {"samples": [3, "1"], "devices": []}}))
     with pytest.raises(GraphError, match=r"copies\.json: .*samples\[1\]"):
         load_copies(path)

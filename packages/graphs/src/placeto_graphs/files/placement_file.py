@@ -190,6 +190,11 @@ def _placement_of(
     devices = _devices_of_names(data)
     device_of_name = {name: device for device, name in enumerate(problem.cluster.device_names)}
     known_names = set(names)
+    if len(devices) < len(data) and devices.keys() != known_names:
+        raise GraphError(
+            f"{COPIES}: expected a placement of this problem, got one of copies of the model; to "
+            "train them, export the file with --to torch"
+        )
     for name in devices:
         if name not in known_names:
             raise GraphError(f"{short_repr(name)}: expected the name of a {unit} of the problem")
