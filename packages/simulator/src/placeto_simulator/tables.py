@@ -1,6 +1,6 @@
 """A placement problem, and the state of a simulated step, as the flat arrays of the event loop."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,40 +104,42 @@ def tables_of(problem: PlacementProblem) -> Tables:
     num_resources = int(wire_of.max()) + 1
     fed = [np.unique(row[link != NO_LINK]) for row, link in zip(wire_of, cluster.link, strict=True)]
     fed += [np.array([wire]) for wire in range(cluster.num_devices, num_resources)]
-    return Tables(
-        group_of=group_of.astype(np.uint32),
-        group_parameter_bytes=sums_by_key(group_of, graph.parameter_bytes, num_groups),
-        compute_time=problem.compute_time,
-        num_awaited=num_awaited.astype(np.int32),
-        rank=np.argsort(op_of_rank).astype(np.uint32),
-        op_of_rank=op_of_rank.astype(np.uint32),
-        ready_ops=np.flatnonzero(num_awaited == 0).astype(np.uint32),
-        first_waiter=graph.waiters_of_op.offsets.astype(np.uint32),
-        waiters=graph.waiters_of_op.values.astype(np.uint32),
-        first_output_read=first_output_read.astype(np.uint32),
-        readers=_with_ends_marked(readers, first_reader, first_output_read),
-        tensor_of_read=read_tensor.astype(np.uint32),
-        producer_of_read=producers[read_tensor].astype(np.uint32),
-        first_input=reads_of_op.offsets.astype(np.uint32),
-        input_of_read=np.argsort(by_reader).astype(np.uint32),
-        producer_of_input=producers[read_tensor[by_reader]].astype(np.uint32),
-        first_awaited=awaited.offsets.astype(np.uint32),
-        awaited=awaited.values.astype(np.uint32),
-        tensor_bytes=tensor_bytes,
-        store_bytes=np.concatenate([tensor_bytes[read_tensor], released_bytes]),
-        start_bytes=graph.workspace_bytes + sums_by_key(producers, stored_bytes, num_ops),
-        end_bytes=graph.workspace_bytes
+    columns = {
+        "group_of": group_of,
+        "group_parameter_bytes": sums_by_key(group_of, graph.parameter_bytes, num_groups),
+        "compute_time": problem.compute_time,
+        "num_awaited": num_awaited,
+        "rank": np.argsort(op_of_rank),
+        "op_of_rank": op_of_rank,
+        "ready_ops": np.flatnonzero(num_awaited == 0),
+        "first_waiter": graph.waiters_of_op.offsets,
+        "waiters": graph.waiters_of_op.values,
+        "first_output_read": first_output_read,
+        "readers": _with_ends_marked(readers, first_reader, first_output_read),
+        "tensor_of_read": read_tensor,
+        "producer_of_read": producers[read_tensor],
+        "first_input": reads_of_op.offsets,
+        "input_of_read": np.argsort(by_reader),
+        "producer_of_input": producers[read_tensor[by_reader]],
+        "first_awaited": awaited.offsets,
+        "awaited": awaited.values,
+        "tensor_bytes": tensor_bytes,
+        "store_bytes": np.concatenate([tensor_bytes[read_tensor], released_bytes]),
+        "start_bytes": graph.workspace_bytes + sums_by_key(producers, stored_bytes, num_ops),
+        "end_bytes": graph.workspace_bytes
         + sums_by_key(producers[unread], released_bytes[unread], num_ops),
-        op_overhead=np.array([device.op_overhead for device in cluster.devices]),
-        transfer_overhead=np.array([device.transfer_overhead for device in cluster.devices]),
-        bandwidth=cluster.bandwidth,
-        latency=cluster.latency,
-        link_of=(cluster.num_devices + cluster.link).astype(np.uint32),
-        wire_of=wire_of.astype(np.uint32),
-        first_fed_wire=np.cumsum([0, *map(len, fed)]).astype(np.uint32),
-        fed_wires=np.concatenate(fed).astype(np.uint32),
-        num_resources=num_resources,
-    )
+        "op_overhead": np.array([device.op_overhead for device in cluster.devices]),
+        "transfer_overhead": np.array([device.transfer_overhead for device in cluster.devices]),
+        "bandwidth": cluster.bandwidth,
+        "latency": cluster.latency,
+        "link_of": cluster.num_devices + cluster.link,
+        "wire_of": wire_of,
+        "first_fed_wire": np.cumsum([0, *map(len, fed)]),
+        "fed_wires": np.concatenate(fed),
+    }
+    dtypes = _dtypes_of(Tables)
+    arrays = {name: np.asarray(column, dtypes[name]) for name, column in columns.items()}
+    return Tables(**arrays, num_resources=num_resources)
 
 
 def _wire_of(cluster: Cluster) -> NDArray[np.int64]:
@@ -227,41 +229,49 @@ def new_state(tables: Tables) -> State:
     devices, resources = len(tables.op_overhead), tables.num_resources
     queues = int(tables.link_of.max()) + 1
     leaves = 1 << (resources - 1).bit_length()
-    return State(
-        device_of=_in_own_lines(ops, np.uint16),
-        missing=_in_own_lines(ops, np.int32),
-        sent_to=_in_own_lines(devices, np.uint32),
-        successor=_in_own_lines(ops + reads + resources, np.uint32),
-        current=_in_own_lines(resources, np.uint32),
-        last=_in_own_lines(resources, np.uint32),
-        under_way=_in_own_lines(resources, np.uint32),
-        sent=_in_own_lines(queues, np.uint32),
-        next_time=_in_own_lines(leaves),
-        free_at=_in_own_lines(queues),
-        is_waking=_in_own_lines(resources, np.bool_),
-        winner=_in_own_lines(2 * leaves, np.uint32),
-        completed=_in_own_lines(resources, np.uint32),
-        fed_device=_in_own_lines(resources, np.uint32),
-        heap=_in_own_lines(ops, np.uint32),
-        first_ready=_in_own_lines(devices, np.uint32),
-        num_ready=_in_own_lines(devices, np.uint32),
-        start=_in_own_lines(ops + reads + resources),
-        end=_in_own_lines(ops + reads),
-        predecessor=_in_own_lines(ops + reads, np.uint32),
-        path=_in_own_lines(ops + reads, np.uint32),
-        reason=_in_own_lines(ops + reads, np.uint8),
-        store_of_input=_in_own_lines(reads, np.uint32),
-        uses_left=_in_own_lines(len(tables.store_bytes), np.int32),
-        store_on=_in_own_lines(devices, np.uint32),
-        tracks_memory=_in_own_lines(1, np.bool_),
-        num_held=_in_own_lines(1, np.int64),
-        first_held=_in_own_lines(ops + resources + 1, np.uint32),
-        held_bytes=_in_own_lines(devices, np.int64),
-        peak=_in_own_lines(devices, np.int64),
-    )
+    lengths = {
+        "device_of": ops,
+        "missing": ops,
+        "sent_to": devices,
+        "successor": ops + reads + resources,
+        "current": resources,
+        "last": resources,
+        "under_way": resources,
+        "sent": queues,
+        "next_time": leaves,
+        "free_at": queues,
+        "is_waking": resources,
+        "winner": 2 * leaves,
+        "completed": resources,
+        "fed_device": resources,
+        "heap": ops,
+        "first_ready": devices,
+        "num_ready": devices,
+        "start": ops + reads + resources,
+        "end": ops + reads,
+        "predecessor": ops + reads,
+        "path": ops + reads,
+        "reason": ops + reads,
+        "store_of_input": reads,
+        "uses_left": len(tables.store_bytes),
+        "store_on": devices,
+        "tracks_memory": 1,
+        "num_held": 1,
+        "first_held": ops + resources + 1,
+        "held_bytes": devices,
+        "peak": devices,
+    }
+    dtypes = _dtypes_of(State)
+    return State(**{name: _in_own_lines(length, dtypes[name]) for name, length in lengths.items()})
 
 
-def _in_own_lines(length: int, dtype: type[np.generic] = np.float64) -> NDArray[Any]:
+def _dtypes_of(arrays: type[NamedTuple]) -> dict[str, type[np.generic]]:
+    """Return the dtype of each array in a named tuple, as its annotation says."""
+    of_arrays = {name: get_args(hint) for name, hint in get_type_hints(arrays).items()}
+    return {name: get_args(hints[1])[0] for name, hints in of_arrays.items() if hints}
+
+
+def _in_own_lines(length: int, dtype: type[np.generic]) -> NDArray[Any]:
     """Return zeros in lines of the cache of their own.
 
     Two threads that write to one line wait for each other. With the arrays of two states side by
