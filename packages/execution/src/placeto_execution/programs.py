@@ -6,7 +6,7 @@ if nothing is buffered. Each two devices send and receive in the same order.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_execution.errors import ExecutionError
-from placeto_graphs import OpGraph, PlacementProblem, StepTimeline
+from placeto_graphs import OpGraph, PlacementProblem, StepTimeline, compress_rows
 
 
 class Message(NamedTuple):
@@ -146,9 +146,7 @@ class _Compiler:
         self.op_device: list[int] = schedule.op_device.tolist()
         self.producer: list[int] = self.graph.tensor_producer.tolist()
         self.edges: list[tuple[int, int]] = [tuple(pair) for pair in self.graph.edges.tolist()]
-        self.waits: defaultdict[int, list[int]] = defaultdict(list)
-        for op, predecessor in self.graph.waits.tolist():
-            self.waits[op].append(predecessor)
+        self.waits = compress_rows(self.graph.num_ops, *self.graph.waits.T)
         self.transfers: list[tuple[int, int]] = list(
             zip(
                 schedule.transfer_tensor.tolist(),
@@ -193,9 +191,7 @@ class _Compiler:
             (event_of.get((tensor, self.op_device[op]), self.producer[tensor]), op)
             for tensor, op in self.edges
         )
-        event_graph.add_edges_from(
-            (predecessor, op) for op, predecessor in self.graph.waits.tolist()
-        )
+        event_graph.add_edges_from(self.graph.waits[:, ::-1].tolist())
         try:
             return list(nx.lexicographical_topological_sort(event_graph, key=rank.__getitem__))
         except nx.NetworkXUnfeasible:
@@ -204,8 +200,8 @@ class _Compiler:
                 "and transfers wait for each other"
             ) from None
 
-    def news(self, order: Sequence[int]) -> set[tuple[int, int]]:
-        """Return the (op, device) for which a message has to say to the device that the op is done.
+    def news(self, order: Sequence[int]) -> dict[int, list[int]]:
+        """Return the devices to which a message has to say that an op is done, by the op.
 
         A vector clock counts the ops of each device that another one knows to be done. It comes
         with each message that an op waits for (Fidge 1988, Mattern 1989).
@@ -215,7 +211,7 @@ class _Compiler:
         position = [0] * num_ops  # of an op on its device, counted from 1
         clock_after: list[list[int]] = [[]] * num_ops
         clock_sent: dict[tuple[int, int], list[int]] = {}
-        news = set()
+        news: defaultdict[int, list[int]] = defaultdict(list)
         for event in order:
             if event >= num_ops:
                 tensor, destination = self.transfers[event - num_ops]
@@ -226,25 +222,23 @@ class _Compiler:
             for tensor in self.graph.inputs_of_op[event].tolist():
                 if (tensor, device) in clock_sent:
                     clock[device] = _latest(clock[device], clock_sent.pop((tensor, device)))
-            for predecessor in sorted(self.waits[event], key=position.__getitem__, reverse=True):
+            waits = self.waits[event].tolist()
+            for predecessor in sorted(waits, key=position.__getitem__, reverse=True):
                 if clock[device][self.op_device[predecessor]] < position[predecessor]:
-                    news.add((predecessor, device))
+                    news[predecessor].append(device)
                     clock[device] = _latest(clock[device], clock_after[predecessor])
             clock[device][device] += 1
             position[event] = clock[device][device]
             clock_after[event] = clock[device].copy()
         return news
 
-    def program(self, order: Sequence[int], news: set[tuple[int, int]]) -> StepProgram:
+    def program(self, order: Sequence[int], news: Mapping[int, Sequence[int]]) -> StepProgram:
         """Write the instructions of all devices in one order; a tensor is freed at its last use."""
-        self._news: defaultdict[int, list[int]] = defaultdict(list)
-        for op, device in sorted(news):
-            self._news[op].append(device)
+        self._news = news
         self._messages: list[Message] = []
         self._instructions: list[tuple[int, Instruction]] = []
-        # Ids of messages that no op waits for yet, by tensor (or op that is done) and destination.
-        self._to_await: dict[tuple[int, int], int] = {}
-        self._news_to_await: dict[tuple[int, int], int] = {}
+        # Ids of messages that no op waits for yet, by op, tensor and destination.
+        self._to_await: dict[tuple[int, int | None, int], int] = {}
         # Uses of a tensor on a device that are left. Those of tensors that are held never end.
         self._uses = Counter((tensor, self.op_device[op]) for tensor, op in self.edges)
         home = [self.op_device[producer] for producer in self.producer]
@@ -256,40 +250,35 @@ class _Compiler:
             else:
                 tensor, destination = self.transfers[event - self.graph.num_ops]
                 op = self.producer[tensor]
-                self._to_await[tensor, destination] = self._emit_transfer(op, tensor, destination)
+                self._emit_transfer(op, tensor, destination)
                 self._count_use(tensor, self.op_device[op])
         return StepProgram(tuple(self._messages), tuple(self._instructions))
 
     def _emit_run(self, op: int) -> None:
         device, inputs = self.op_device[op], self.graph.inputs_of_op[op].tolist()
         # The messages of which this op is the first on its device to need them.
-        awaited = [
-            self._to_await.pop((tensor, device))
-            for tensor in inputs
-            if (tensor, device) in self._to_await
+        required: list[tuple[int, int | None, int]] = [
+            (self.producer[tensor], tensor, device) for tensor in inputs
         ]
-        awaited += [
-            self._news_to_await.pop((predecessor, device))
-            for predecessor in self.waits[op]
-            if (predecessor, device) in self._news_to_await
-        ]
+        required += [(predecessor, None, device) for predecessor in self.waits[op].tolist()]
+        awaited = [self._to_await.pop(key) for key in required if key in self._to_await]
         self._instructions.append((device, RunOp(op, tuple(awaited))))
 
-        for destination in self._news[op]:
-            self._news_to_await[op, destination] = self._emit_transfer(op, None, destination)
+        for destination in sorted(self._news.get(op, ())):
+            self._emit_transfer(op, None, destination)
         for tensor in inputs:
             self._count_use(tensor, device)
         for tensor in self.graph.tensors_of_op[op].tolist():
             if (tensor, device) not in self._uses:
                 self._instructions.append((device, Free(tensor)))
 
-    def _emit_transfer(self, op: int, tensor: int | None, destination: int) -> int:
+    def _emit_transfer(self, op: int, tensor: int | None, destination: int) -> None:
         source, message_id = self.op_device[op], len(self._messages)
         link = self.link[source][destination]
+        self._to_await[op, tensor, destination] = message_id
         self._messages.append(Message(op, tensor, source, destination, link))
         self._instructions.append((destination, Receive(message_id)))
         self._instructions.append((source, Send(message_id)))
-        return message_id
 
     def _count_use(self, tensor: int, device: int) -> None:
         self._uses[tensor, device] -= 1

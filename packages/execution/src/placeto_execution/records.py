@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_execution.programs import StepProgram
+from placeto_execution.programs import Message, StepProgram
 from placeto_graphs import PlacementProblem, StepTimeline
 
 
@@ -58,7 +58,8 @@ def timeline_of(
             key = message.tensor, message.source
             left_at[key] = max(send_end.get(message_id, end), left_at.get(key, 0.0))
     transfers.sort(key=lambda transfer: transfer[:2])
-    messages = [message for _, _, message in transfers]
+    columns = np.array([message for _, _, message in transfers], np.int32)
+    _, tensors, sources, destinations, links = columns.reshape(-1, len(Message._fields)).T
     for device, record in enumerate(records):
         for op, start, end in record.ops:
             op_start[op], op_end[op] = start, end
@@ -74,10 +75,10 @@ def timeline_of(
         op_device=op_device,
         op_start=op_start - origin,
         op_end=op_end - origin,
-        transfer_tensor=np.array([message.tensor for message in messages], np.int32),
-        transfer_source=np.array([message.source for message in messages], np.int32),
-        transfer_destination=np.array([message.destination for message in messages], np.int32),
-        transfer_link=np.array([message.link for message in messages], np.int32),
+        transfer_tensor=tensors,
+        transfer_source=sources,
+        transfer_destination=destinations,
+        transfer_link=links,
         transfer_start=np.array([start for _, start, _ in transfers], np.float64) - origin,
         transfer_end=np.array([end for end, _, _ in transfers], np.float64) - origin,
         memory_time=np.array([time for time, _, _ in memory], np.float64) - origin,
