@@ -418,6 +418,13 @@ def test_a_placement_that_fits_is_found_where_faster_ones_do_not() -> None:
     assert result.runtime == 150
 
 
+def test_a_placement_that_fits_is_found_where_nothing_takes_time() -> None:
+    problem = gpus([0] * 20, size=0, memory=12, parameter_bytes=[1] * 20)
+    result = MultilevelSearch(max_evaluations=200).place(problem, PlainEvaluator(problem))
+    assert result.runtime == 0
+    assert (result.peak_memory <= 12).all()
+
+
 def test_the_penalty_for_memory_rises_while_nothing_fits() -> None:
     class Heavy(Walking):
         def evaluate(self, placements: NDArray[np.int32]) -> EvaluationBatch:

@@ -358,7 +358,7 @@ def chain_costs(
     )
     memory = cluster.memory_bytes[list(devices)][:, None, None]
     fastest = load[:, np.arange(layers), np.arange(1, layers + 1)].min(axis=0)  # of each layer
-    runtime = fastest[np.isfinite(fastest)].sum()
+    runtime = max(fastest[np.isfinite(fastest)].sum(), np.finfo(np.float64).tiny)
     lack = MEMORY_PENALTY * runtime * np.maximum(_sums(layer_bytes) / memory - 1, 0)
     among = np.ix_(devices, devices)
     overhead = np.array([cluster.devices[device].transfer_overhead for device in devices])

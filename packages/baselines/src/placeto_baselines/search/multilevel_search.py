@@ -6,6 +6,7 @@ Read `MultilevelSearch.place` and `_search` first, then how the chains of a `_Se
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -327,7 +328,8 @@ class _Search:
         if num_affordable < LEAST_OF_MEASURING:
             return
         num_moves = int(min(max(num_affordable, FEWEST_OF_WALK), self.evaluations_left - 1))
-        moves = self._moves(level, np.full((1, num_moves), np.inf))
+        moves = self._moves(level, np.ones((1, num_moves)))
+        moves = replace(moves, allowance=np.full((1, num_moves), np.inf))
         costs = self.trials.try_moves(self.placements[:1], moves).cost[0]
         costs = costs[np.isfinite(costs)]
         steps = np.diff(costs)
