@@ -26,8 +26,10 @@ from placeto_graphs import (
     Evaluator,
     OpGraph,
     PlacementProblem,
+    grouping_of_labels,
     memory_penalised_runtime,
     micro_batched_problem,
+    parse_cluster,
 )
 from placeto_simulator import Simulator
 from plain_evaluator import PlainEvaluator
@@ -319,6 +321,54 @@ def test_ops_without_time_hold_nothing() -> None:
 def lags_of(problem: PlacementProblem, band: int = 3) -> tuple[RelaxedOps, Lags]:
     ops = relax_ops(problem, longest_paths(problem))
     return ops, region_lags(ops, band, LARGEST_REGION, LEVELS)
+
+
+def plain_ends(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[V, D], the earliest end of each op, one pair of devices after the other."""
+    graph, links, group_of = problem.graph, problem.cluster, problem.grouping.group_of
+    devices = range(problem.num_devices)
+    runs = np.isfinite(problem.group_graph.compute_time)[group_of]
+    end = np.where(runs, problem.compute_time, N)
+    for op in graph.topological_order.tolist():
+        tensors = graph.edges[graph.edges[:, 1] == op, 0]
+        for device in devices:
+            starts = [0.0]
+            for maker, size in zip(
+                graph.tensor_producer[tensors], graph.tensor_bytes[tensors], strict=True
+            ):
+                rest = links.devices[device].op_overhead * (problem.compute_time[maker, device] > 0)
+                others = [source for source in devices if source != device]
+                starts.append(
+                    min(
+                        end[maker, device] + rest,
+                        *(
+                            end[maker, source]
+                            + links.latency[source, device]
+                            + size / links.bandwidth[source, device]
+                            for source in others * bool(group_of[maker] != group_of[op])
+                        ),
+                        N,
+                    )
+                )
+            end[op, device] += max(starts)
+    return end
+
+
+@pytest.mark.parametrize("spec", ["2x(3xk80)", "2xk80+2xv100", "1xcpu+3xk80"])
+def test_longest_paths_are_those_over_all_pairs_of_devices(spec: str) -> None:
+    generator = np.random.default_rng(0)
+    links, kinds = parse_cluster(spec), {"k80": 2.0, "v100": 1.0, "cpu": 9.0}
+    readers = np.repeat(np.arange(1, 30), 2)
+    edges = np.unique(np.stack([generator.integers(0, readers), readers], 1), axis=0).tolist()
+    sizes = generator.integers(0, 10**6, 30)
+    graph = op_graph(30, edges, tensor_bytes=sizes)
+    speed = np.array([kinds[device.kind] for device in links.devices])
+    problem = replace(
+        problem_of(graph, links, generator.choice([0.0, 1e-5, 1e-4], (30, 1)) * speed),
+        grouping=grouping_of_labels(graph, generator.integers(0, 20, 30)),
+    )
+    paths = longest_paths(problem)
+    assert paths.end == pytest.approx(plain_ends(problem))
 
 
 def test_ops_that_take_no_time_come_after_those_that_they_read() -> None:

@@ -1,5 +1,7 @@
 """Devices as placers see them: CPUs, devices that can run a group, and seconds."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,6 +92,47 @@ def shared_links(link: NDArray[np.integer]) -> NDArray[np.intp]:
     _, first, number = np.unique(link, return_index=True, return_inverse=True)
     shared: NDArray[np.intp] = first[number.ravel()]
     return shared
+
+
+class DeviceKinds(NamedTuple):
+    """Kinds of devices, and of pairs of devices.
+
+    Devices of a kind take the same time for each op, and for the overhead after it. Each has as
+    many links of one latency and bandwidth to devices of each kind, and from them.
+    """
+
+    kind_of: NDArray[np.intp]  # [D]
+    pairs: NDArray[np.intp]  # [P, 2], one of each kind of pairs, with pairs of a device and itself
+
+
+def device_kinds(problem: PlacementProblem) -> DeviceKinds:
+    """Return the kinds of devices and of pairs, in the order of their second device.
+
+    Pairs of a kind have the same latency and bandwidth, and devices of the same kinds. Kinds of
+    devices are divided by those of their pairs as long as any differ (colour refinement).
+    """
+    cluster, count = problem.cluster, problem.num_devices
+    numbers = dict[tuple[float, bytes], int]()
+    looks = [
+        (device.op_overhead, seconds.tobytes())
+        for device, seconds in zip(cluster.devices, problem.compute_time.T, strict=True)
+    ]
+    kind_of = np.array([numbers.setdefault(look, len(numbers)) for look in looks], np.intp)
+    itself = np.eye(count, dtype=np.bool_)
+    latency = np.where(itself, 0.0, cluster.latency)
+    bandwidth = np.where(itself, 0.0, cluster.bandwidth)
+    while True:
+        kinds = np.meshgrid(kind_of, kind_of, indexing="ij")
+        ends = np.stack([kinds[1], kinds[0], itself, latency, bandwidth], axis=2)
+        _, first, pair_of = np.unique(
+            ends.reshape(-1, 5), axis=0, return_index=True, return_inverse=True
+        )
+        pair_of = pair_of.reshape(count, count)
+        both = np.concatenate([np.sort(pair_of), np.sort(pair_of.T)], axis=1)
+        divided = np.unique(both, axis=0, return_inverse=True)[1].ravel()
+        if divided.max() == kind_of.max():
+            return DeviceKinds(kind_of, np.stack(np.divmod(first, count), axis=1))
+        kind_of = divided
 
 
 def repaired(problem: PlacementProblem, placement: NDArray[np.integer]) -> NDArray[np.int32]:

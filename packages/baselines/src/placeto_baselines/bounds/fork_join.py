@@ -5,7 +5,6 @@ returns the least time between two ops on any number of devices, with the transf
 devices need. `heads` and `window_bound` are energetic reasoning over a whole step.
 """
 
-from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -100,7 +99,7 @@ def relax_ops(problem: PlacementProblem, paths: Paths) -> RelaxedOps:
         group=problem.grouping.group_of[order].astype(np.int64),
         offsets=np.searchsorted(readers[by_reader], np.arange(graph.num_ops + 1)),
         producers=position[earlier_op][by_reader],
-        transfer=_least_transfers(problem)[by_reader],
+        transfer=_least_transfers(problem, paths)[by_reader],
         speed=-np.sort(-speed),
         overhead=max(device.op_overhead for device in problem.cluster.devices),
     )
@@ -119,13 +118,13 @@ def _speeds(busy: NDArray[np.float64], can_run: NDArray[np.bool_]) -> NDArray[np
     return scaled
 
 
-def _least_transfers(problem: PlacementProblem) -> NDArray[np.float64]:
+def _least_transfers(problem: PlacementProblem, paths: Paths) -> NDArray[np.float64]:
     """Return float64[E + W], the seconds of each edge between the devices where it is fastest."""
     graph, cluster = problem.graph, problem.cluster
     fastest = np.full(graph.num_edges + graph.num_waits, np.inf)
     size = graph.tensor_bytes[graph.edges[:, 0]]
-    for pair in permutations(range(problem.num_devices), 2):
-        seconds = cluster.latency[pair] + size / cluster.bandwidth[pair]
+    for source, target in paths.pairs.tolist():
+        seconds = cluster.latency[source, target] + size / cluster.bandwidth[source, target]
         fastest[: graph.num_edges] = np.minimum(fastest[: graph.num_edges], seconds)
         fastest[graph.num_edges :] = 0.0  # nothing is sent
     return fastest

@@ -1,7 +1,6 @@
 """A lower bound of the runtime: begin to read here."""
 
 from collections.abc import Iterator
-from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +184,7 @@ def _least_transfers(
     maker, reader = graph.edge_producers, graph.edge_consumers
     size, remaining = graph.tensor_bytes[graph.edges[:, 0]], paths.seconds + paths.tail
     shortest = np.full(graph.num_edges, np.inf)
-    for source, target in permutations(range(problem.num_devices), 2):
+    for source, target in paths.pairs.tolist():
         transfer = cluster.latency[source, target] + size / cluster.bandwidth[source, target]
         length = paths.end[maker, source] + transfer + remaining[reader, target]
         shortest = np.minimum(shortest, length)

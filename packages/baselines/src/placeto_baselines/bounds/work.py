@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_baselines.bounds.memory import MemoryNeeds, memory_needs, rows_in_order
-from placeto_baselines.devices import op_seconds
+from placeto_baselines.devices import device_kinds, op_seconds
 from placeto_baselines.errors import BaselineError
 from placeto_graphs import PlacementProblem
 
@@ -20,13 +20,14 @@ LARGEST_COST = 1e9  # the solver takes costs from 1e20 on for infinite, and is l
 class Paths:
     """For each op and the device that it runs on, the longest paths to and from it.
 
-    All are float64[V, D], hold for every placement that puts the op on that device, and are
-    infinite where its group cannot run.
+    Times are float64[V, D], hold for every placement that puts the op on that device, and are
+    infinite where its group cannot run. They are the same on devices of a kind.
     """
 
     seconds: NDArray[np.float64]  # of each op
     end: NDArray[np.float64]  # The op ends at this time or later.
     tail: NDArray[np.float64]  # The step ends so many seconds after the op, or later.
+    pairs: NDArray[np.intp]  # [P, 2], two devices of each kind of pairs (`device_kinds`)
 
 
 def longest_paths(problem: PlacementProblem) -> Paths:
@@ -42,34 +43,44 @@ def longest_paths(problem: PlacementProblem) -> Paths:
     ops are in one group, and otherwise no better than the best of all devices. All inputs and ops
     must be there, so the latest counts. The proof for ``tail`` is the same in the reverse order.
     After ``u``, each op that reads it or waits for it still gets its input, runs, and is followed
-    by its own tail.
+    by its own tail. Devices of a kind have the same paths, by the same induction.
     """
-    graph, cluster = problem.graph, problem.cluster
-    seconds, rest = op_seconds(problem), problem.overhead_time
+    graph, cluster, kinds = problem.graph, problem.cluster, device_kinds(problem)
+    of_kind = np.unique(kinds.kind_of, return_index=True)[1]  # one device of each kind
+    seconds, rest = op_seconds(problem)[:, of_kind], problem.overhead_time[:, of_kind]
     sources, readers = graph.precedences.T
     in_a_group = problem.grouping.group_of[sources] == problem.grouping.group_of[readers]
     sizes = np.append(graph.tensor_bytes[graph.edges[:, 0]], np.zeros(graph.num_waits))
-    is_sent = (np.arange(len(sources)) < graph.num_edges)[:, None, None]
-    seconds_per_byte, devices = 1 / cluster.bandwidth, np.arange(problem.num_devices)
-    elsewhere = devices[:, None] != devices
+    is_sent = (np.arange(len(sources)) < graph.num_edges)[:, None]
+    latency, seconds_per_byte = (
+        matrix[tuple(kinds.pairs.T)] for matrix in (cluster.latency, 1 / cluster.bandwidth)
+    )
+    source_kind, reader_kind = kinds.kind_of[kinds.pairs].T
+    elsewhere = kinds.pairs[:, 0] != kinds.pairs[:, 1]
+    by_source = np.argsort(source_kind, kind="stable")
+    first_of_source = np.searchsorted(source_kind[by_source], np.arange(len(of_kind)))
+    first_of_reader = np.searchsorted(reader_kind, np.arange(len(of_kind)))
 
     def passing(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return float64[R, D, D], from the end of one op to the start of the other at best."""
-        sent = cluster.latency + sizes[rows, None, None] * seconds_per_byte
-        between = np.where(is_sent[rows], sent, 0.0)
-        between[:, devices, devices] = rest[sources[rows]]
-        return np.where(in_a_group[rows, None, None] & elsewhere, np.inf, between)
+        """Return float64[R, P], from the end of one op to the start of the other at best."""
+        between = np.where(is_sent[rows], latency + sizes[rows, None] * seconds_per_byte, 0.0)
+        between[:, ~elsewhere] = rest[sources[rows]]
+        return np.where(in_a_group[rows, None] & elsewhere, np.inf, between)
 
-    in_order = rows_in_order(graph, 1 + MOST_AT_ONCE // problem.num_devices**2)
+    in_order = rows_in_order(graph, 1 + MOST_AT_ONCE // len(kinds.pairs))
     end = seconds.copy()
     for rows in in_order:
-        arrival = (end[sources[rows], :, None] + passing(rows)).min(axis=1)
+        arrival = end[sources[rows]][:, source_kind] + passing(rows)
+        arrival = np.minimum.reduceat(arrival, first_of_reader, axis=1)
         np.maximum.at(end, readers[rows], arrival + seconds[readers[rows]])
     tail = np.where(np.isfinite(seconds), 0.0, np.inf)
     for rows in reversed(in_order):
-        remaining = passing(rows) + seconds[readers[rows], None] + tail[readers[rows], None]
-        np.maximum.at(tail, sources[rows], remaining.min(axis=2))
-    return Paths(seconds, end, tail)
+        remaining = passing(rows) + seconds[readers[rows]][:, reader_kind]
+        remaining += tail[readers[rows]][:, reader_kind]
+        remaining = np.minimum.reduceat(remaining[:, by_source], first_of_source, axis=1)
+        np.maximum.at(tail, sources[rows], remaining)
+    seconds, end, tail = (times[:, kinds.kind_of] for times in (seconds, end, tail))
+    return Paths(seconds, end, tail, kinds.pairs[elsewhere])
 
 
 @dataclass(frozen=True, eq=False)
