@@ -62,7 +62,7 @@ from placeto_graphs.protocols.moves import MoveEvaluator, Moves, Walks, check_mo
 from placeto_graphs.schema.arrays import sums_by_key
 from placeto_graphs.schema.cluster import Cluster, Device, DeviceKind, Efficiency
 from placeto_graphs.schema.grouping import GroupGraph, Grouping, group_graph
-from placeto_graphs.schema.op_graph import FREE_TYPE, OpGraph, Phase, TokenCache
+from placeto_graphs.schema.op_graph import FREE_TYPE, OpGraph, Phase, TokenCache, columns_of_ops
 from placeto_graphs.schema.problem import PlacementProblem, measured_compute_time
 from placeto_graphs.schema.results import EvaluationBatch, PlacementResult, ScheduleBatch
 from placeto_graphs.timeline import StepTimeline
@@ -117,6 +117,7 @@ __all__ = [
     "colocate_scopes",
     "colocate_single_consumers",
     "colocate_updates",
+    "columns_of_ops",
     "compiled",
     "compress_rows",
     "contracted",

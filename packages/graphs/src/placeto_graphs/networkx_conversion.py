@@ -11,28 +11,16 @@ from numpy.typing import NDArray
 from placeto_graphs.digraphs import compress_rows
 from placeto_graphs.errors import GraphError, short_repr, within
 from placeto_graphs.schema.arrays import integer
-from placeto_graphs.schema.op_graph import FREE, ONCE, OpGraph, Phase
+from placeto_graphs.schema.op_graph import OP_DEFAULTS, OpGraph
 from placeto_graphs.schema.problem import PlacementProblem
 
 if TYPE_CHECKING:
     import networkx as nx
 
+_SINGULAR = {"op_types": "op_type", "scopes": "scope", "phases": "phase"}
 _PER_OP = {  # field of OpGraph: attribute of a node, default
-    "op_types": ("op_type", "op"),
-    "scopes": ("scope", ""),
-    "phases": ("phase", int(Phase.FORWARD)),
-    "flops": ("flops", 0.0),
-    "bytes_accessed": ("bytes_accessed", 0.0),
-    "parameter_bytes": ("parameter_bytes", 0),
-    "workspace_bytes": ("workspace_bytes", 0),
-    "colocation": ("colocation", FREE),
-    "dtype": ("dtype", ""),
-    "groups": ("groups", 1),
-    "group_channels": ("group_channels", 0),
-    "computed_part": ("computed_part", 1.0),
-    "micro_batch": ("micro_batch", ONCE),
+    field: (_SINGULAR.get(field, field), default) for field, default in OP_DEFAULTS.items()
 }
-
 _OF_NODE = [attribute for attribute, _ in _PER_OP.values()]
 _OF_NODE += ["measured_time", "outputs", "held", "waits_for"]
 _OF_EDGE = ("bytes", "tensors")

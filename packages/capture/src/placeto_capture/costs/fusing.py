@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from os.path import commonprefix
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placeto_capture.costs.op_classes import RESIDENT_TYPES, OpClass, class_of_type
-from placeto_graphs import OpGraph
+from placeto_graphs import OpGraph, columns_of_ops
 
 FUSIBLE = frozenset({OpClass.ELEMENTWISE, OpClass.NORMALISATION, OpClass.REDUCTION, OpClass.COPY})
 # The first part of a scope that ends in a number, which is a layer of a model.
@@ -65,25 +66,23 @@ def fused(graph: OpGraph) -> OpGraph:
     main[kernel_of_op[by_bytes]] = by_bytes
     workspace = np.zeros(num_kernels, np.int64)
     np.maximum.at(workspace, kernel_of_op, graph.workspace_bytes)
+    columns = columns_of_ops([graph], {}, main)
+    accessed = summed(graph.bytes_accessed - _bytes_inside(graph, crosses))
+    columns |= {
+        "scopes": _common_scopes(graph.scopes, kernel_of_op, num_kernels),
+        "flops": summed(graph.flops),
+        "bytes_accessed": np.maximum(accessed, 0),
+        "parameter_bytes": summed(graph.parameter_bytes).astype(np.int64),
+        "workspace_bytes": workspace,
+        "colocation": _colocation(graph.colocation, kernel_of_op, num_kernels),
+    }
     return OpGraph(
+        **columns,
         op_names=tuple(graph.op_names[op] for op in main.tolist()),
-        op_types=tuple(graph.op_types[op] for op in main.tolist()),
-        scopes=_common_scopes(graph.scopes, kernel_of_op, num_kernels),
-        phases=graph.phases[main],
-        flops=summed(graph.flops),
-        bytes_accessed=np.maximum(summed(graph.bytes_accessed - _bytes_inside(graph, crosses)), 0),
-        parameter_bytes=summed(graph.parameter_bytes).astype(np.int64),
-        workspace_bytes=workspace,
-        colocation=_colocation(graph.colocation, kernel_of_op, num_kernels),
         tensor_producer=kernel_of_op[graph.tensor_producer[leaves]].astype(np.int32),
         tensor_bytes=graph.tensor_bytes[leaves],
         edges=edges,
         measured_time={kind: summed(seconds) for kind, seconds in graph.measured_time.items()},
-        dtype=tuple(graph.dtype[op] for op in main.tolist()),
-        groups=graph.groups[main],
-        group_channels=graph.group_channels[main],
-        computed_part=graph.computed_part[main],
-        micro_batch=graph.micro_batch[main],
         waits=waits,
         held_tensors=new_tensor[graph.held_tensors],
         tokens=graph.tokens,
@@ -157,21 +156,11 @@ def _common_scopes(
     scopes: Sequence[str], kernel_of_op: NDArray[np.int64], num_kernels: int
 ) -> tuple[str, ...]:
     """Return the longest path of modules that all ops of each kernel are in."""
-    common: list[list[str] | None] = [None] * num_kernels
+    paths_of_kernel: list[list[list[str]]] = [[] for _ in range(num_kernels)]
     for scope, kernel in zip(scopes, kernel_of_op.tolist(), strict=True):
-        path, shared = scope.split("."), common[kernel]
-        if shared is not None:
-            length = next(
-                (
-                    index
-                    for index, (name, other_name) in enumerate(zip(path, shared, strict=False))
-                    if name != other_name
-                ),
-                min(len(path), len(shared)),
-            )
-            path = path[:length]
-        common[kernel] = path
-    return tuple(".".join(path or ()) for path in common)
+        paths_of_kernel[kernel].append(scope.split("."))
+    # Of lists it compares whole names.
+    return tuple(".".join(commonprefix(paths)) for paths in paths_of_kernel)  # noqa: RUF071
 
 
 def _colocation(

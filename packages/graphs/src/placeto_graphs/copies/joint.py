@@ -7,14 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import FREE, ONCE, OpGraph, Phase
+from placeto_graphs.schema.op_graph import FREE, OpGraph, Phase, columns_of_ops
 from placeto_graphs.schema.problem import PlacementProblem
-
-NUMBERS = (
-    *("phases", "flops", "bytes_accessed", "parameter_bytes", "workspace_bytes", "groups"),
-    *("group_channels", "computed_part", "micro_batch"),
-)
-NEUTRAL = {"groups": 1, "computed_part": 1, "micro_batch": ONCE}  # of ops that join copies; else 0
 
 
 class AddedOp(NamedTuple):
@@ -86,30 +80,24 @@ class Joint:
         graph = graphs[0]
         neighbours = [op.neighbour for op in ops]
         moved_bytes = np.array([op.moved_bytes for op in ops], np.float64)
-        added: dict[str, ArrayLike] = {
+        scopes = graph.scopes * count
+        added = {
+            "op_types": [op.op_type for op in ops],
+            "scopes": [scopes[neighbour] for neighbour in neighbours],
             "phases": [op.phase for op in ops],
             "flops": [op.flops for op in ops],
             "bytes_accessed": moved_bytes,
         }
-        numbers: dict[str, Any] = {
-            name: _appended(
-                [getattr(graph, name) for graph in graphs],
-                added.get(name, [NEUTRAL.get(name, 0)] * len(ops)),
-            )
-            for name in NUMBERS
-        }
+        columns = columns_of_ops(graphs, added)
         edges = self._of_copies(graph.edges, [graph.num_tensors, graph.num_ops])
-        edges[:, 0] = self.reads[numbers["phases"][edges[:, 1]], edges[:, 0]]
+        edges[:, 0] = self.reads[columns["phases"][edges[:, 1]], edges[:, 0]]
         colocation = self._of_copies(graph.colocation, graph.colocation.max() + 1)
         colocation[np.tile(graph.colocation == FREE, count)] = FREE
+        columns["colocation"] = np.append(colocation, colocation[neighbours])
         producers = self._of_copies(graph.tensor_producer, graph.num_ops)
-        scopes = graph.scopes * count
         joined_graph = OpGraph(
+            **columns,
             op_names=(*_numbered(graph.op_names, count), *(op.name for op in ops)),
-            op_types=(*graph.op_types * count, *(op.op_type for op in ops)),
-            scopes=(*scopes, *(scopes[neighbour] for neighbour in neighbours)),
-            dtype=(*graph.dtype * count, *[""] * len(ops)),
-            colocation=np.append(colocation, colocation[neighbours]),
             tensor_producer=_appended([producers], [op for op, _ in self._tensors]),
             tensor_bytes=_appended(
                 [graph.tensor_bytes for graph in graphs], [size for _, size in self._tensors]
@@ -126,7 +114,6 @@ class Joint:
                 for kind, per_byte in measured_per_byte.items()
             },
             tokens=sum(graph.tokens for graph in graphs),
-            **numbers,
         )
 
         def of_all(grouping: Grouping) -> Grouping:

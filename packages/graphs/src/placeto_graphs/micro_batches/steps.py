@@ -1,10 +1,8 @@
 """Steps of several micro-batches, and the problems of placing them."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count as counting
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +12,13 @@ from placeto_graphs.micro_batches.layout import Layout, gradients_and_terms, lay
 from placeto_graphs.schema.arrays import integer
 from placeto_graphs.schema.cluster import BACKWARD_FIRST
 from placeto_graphs.schema.grouping import Grouping
-from placeto_graphs.schema.op_graph import FREE_TYPE, ONCE, OpGraph, Phase
+from placeto_graphs.schema.op_graph import FREE_TYPE, ONCE, OpGraph, Phase, columns_of_ops
 from placeto_graphs.schema.problem import PlacementProblem
 
 SUM_TYPE = "placeto.add_gradients"
 BYTES_PER_NUMBER = 4  # of float32: what tells how many numbers a gradient has
 PASSES_OF_SUM = 3  # it reads the sum so far and the new gradient, and writes the new sum
-
-Value = TypeVar("Value", np.int8, np.int32, np.int64, np.float64)
+OF_MAKER = "scopes", "phases", "colocation", "dtype"  # of the op that makes a gradient, for sums
 
 
 def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
@@ -209,37 +206,21 @@ def _repeated_times(
 
 
 def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
-    makers = graph.tensor_producer[layout.gradients]
     sizes = graph.tensor_bytes[layout.gradients]
-    none = np.zeros(len(makers), np.int64)
-    types = [SUM_TYPE] * len(makers) + [FREE_TYPE] * len(makers)
-
-    def of_ops(values: NDArray[Value], *of_sums_and_totals: NDArray[np.generic]) -> NDArray[Value]:
-        every = np.concatenate([values, *of_sums_and_totals]).astype(values.dtype)
-        return every[layout.source_op]
-
-    def texts_of_ops(values: Sequence[str], of_sums_and_totals: Sequence[str]) -> tuple[str, ...]:
-        every = [*values, *of_sums_and_totals]
-        return tuple(every[op] for op in layout.source_op.tolist())
-
-    def like_makers(values: Sequence[str]) -> tuple[str, ...]:
-        return texts_of_ops(values, [values[maker] for maker in makers.tolist()] * 2)
-
+    none = np.zeros_like(sizes)
+    makers = np.tile(graph.tensor_producer[layout.gradients], 2).tolist()
+    sums_and_totals = {
+        **{name: [getattr(graph, name)[maker] for maker in makers] for name in OF_MAKER},
+        "op_types": [SUM_TYPE] * len(sizes) + [FREE_TYPE] * len(sizes),
+        "flops": np.append(sizes / BYTES_PER_NUMBER, none),
+        "bytes_accessed": np.append(PASSES_OF_SUM * sizes, none),
+    }
+    columns = columns_of_ops([graph], sums_and_totals, layout.source_op)
+    columns["parameter_bytes"] *= layout.micro_batch <= 0
+    columns["micro_batch"] = layout.micro_batch
     return OpGraph(
+        **columns,
         op_names=_names(graph, layout),
-        op_types=texts_of_ops(graph.op_types, types),
-        scopes=like_makers(graph.scopes),
-        phases=of_ops(graph.phases, *[none + Phase.BACKWARD] * 2),
-        flops=of_ops(graph.flops, sizes / BYTES_PER_NUMBER, none),
-        bytes_accessed=of_ops(graph.bytes_accessed, PASSES_OF_SUM * sizes, none),
-        parameter_bytes=of_ops(graph.parameter_bytes, none, none) * (layout.micro_batch <= 0),
-        workspace_bytes=of_ops(graph.workspace_bytes, none, none),
-        colocation=of_ops(graph.colocation, *[graph.colocation[makers]] * 2),
-        dtype=like_makers(graph.dtype),
-        groups=of_ops(graph.groups, *[none + 1] * 2),
-        group_channels=of_ops(graph.group_channels, none, none),
-        computed_part=of_ops(graph.computed_part, *[none + 1] * 2),
-        micro_batch=layout.micro_batch.astype(np.int32),
         tensor_producer=layout.tensor_producer,
         tensor_bytes=np.concatenate([graph.tensor_bytes, none, sizes])[layout.source_tensor],
         held_tensors=_held(graph, layout),

@@ -1,6 +1,6 @@
 """The graph of operations of one training step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -38,6 +38,24 @@ class Phase(IntEnum):
     FORWARD = 0
     BACKWARD = 1
     UPDATE = 2
+
+
+OP_DEFAULTS: Mapping[str, Any] = {
+    "op_types": "op",
+    "scopes": "",
+    "phases": Phase.FORWARD,
+    "flops": 0.0,
+    "bytes_accessed": 0.0,
+    "parameter_bytes": 0,
+    "workspace_bytes": 0,
+    "colocation": FREE,
+    "dtype": "",
+    "groups": 1,
+    "group_channels": 0,
+    "computed_part": 1.0,
+    "micro_batch": ONCE,
+}
+"""What each op has in those fields of `OpGraph` that need not be given."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -189,21 +207,24 @@ class OpGraph(Record):
         count = len(self.op_names)
         if count == 0:
             raise GraphError("op_names: expected at least one op, got none")
-        none = np.zeros(count, np.int32)
-        self._check("op_types", texts, count, default=["op"] * count)
-        self._check("scopes", texts, count, empty=True, default=[""] * count)
-        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase), default=none)
-        self._check("flops", float_array, (count,), default=none)
-        self._check("bytes_accessed", float_array, (count,), default=none)
-        self._check("parameter_bytes", byte_counts, (count,), default=none)
-        self._check("workspace_bytes", byte_counts, (count,), default=none)
-        self._check("colocation", int_array, np.int32, (count,), minimum=FREE, default=none + FREE)
+        for name, default in OP_DEFAULTS.items():
+            if getattr(self, name) is None:
+                column = [default] * count if isinstance(default, str) else np.full(count, default)
+                object.__setattr__(self, name, column)
+        self._check("op_types", texts, count)
+        self._check("scopes", texts, count, empty=True)
+        self._check("phases", int_array, np.int8, (count,), maximum=max(Phase))
+        self._check("flops", float_array, (count,))
+        self._check("bytes_accessed", float_array, (count,))
+        self._check("parameter_bytes", byte_counts, (count,))
+        self._check("workspace_bytes", byte_counts, (count,))
+        self._check("colocation", int_array, np.int32, (count,), minimum=FREE)
         self._check("measured_time", _checked_times, count)
-        self._check("dtype", texts, count, empty=True, default=[""] * count)
-        self._check("groups", int_array, np.int32, (count,), minimum=1, default=none + 1)
-        self._check("group_channels", int_array, np.int32, (count,), default=none)
-        self._check("computed_part", float_array, (count,), default=none + 1.0)
-        self._check("micro_batch", int_array, np.int32, (count,), minimum=ONCE, default=none + ONCE)
+        self._check("dtype", texts, count, empty=True)
+        self._check("groups", int_array, np.int32, (count,), minimum=1)
+        self._check("group_channels", int_array, np.int32, (count,))
+        self._check("computed_part", float_array, (count,))
+        self._check("micro_batch", int_array, np.int32, (count,), minimum=ONCE)
         self._check("tensor_producer", int_array, np.int32, (None,), maximum=count - 1)
         self._check("tensor_bytes", byte_counts, (len(self.tensor_producer),))
         last = self.num_tensors - 1
@@ -331,6 +352,39 @@ class OpGraph(Record):
     def waiters_of_op(self) -> CompressedRows:
         """Row ``op`` holds the ops that wait for it, in ascending order."""
         return compress_rows(self.num_ops, self.waits[:, 1], self.waits[:, 0])
+
+
+def columns_of_ops(
+    graphs: Sequence[OpGraph],
+    added: Mapping[str, Any],
+    order: NDArray[np.integer[Any]] | slice = slice(None),
+) -> dict[str, Any]:
+    """Return the fields of `OpGraph` with one value for each op, but names and measured times.
+
+    Parameters
+    ----------
+    graphs
+        Graphs whose ops come first, in turn.
+    added
+        Fields of further ops, which have defaults in the other fields.
+    order
+        Index of each op of the result; by default all of them as they come.
+
+    Examples
+    --------
+    >>> from placeto_graphs.testing import example_problem
+    >>> columns = columns_of_ops([example_problem().graph], {"flops": [7]}, np.array([-1]))
+    >>> columns["op_types"], columns["flops"]
+    (array(['op'], dtype=object), array([7.]))
+    """
+    num_added = max(map(len, added.values()), default=0)
+    columns = {}
+    for name, default in OP_DEFAULTS.items():
+        of_graphs = [getattr(graph, name) for graph in graphs]
+        dtype = object if isinstance(default, str) else of_graphs[0].dtype
+        rows = [*of_graphs, added.get(name, [default] * num_added)]
+        columns[name] = np.concatenate([np.array(row, dtype) for row in rows])[order]
+    return columns
 
 
 def _checked_times(field: str, times: Any, num_ops: int) -> Mapping[str, NDArray[np.float64]]:

@@ -3,9 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from placeto_graphs import OpGraph, Phase, PlacementProblem
+from placeto_graphs import OpGraph, Phase, PlacementProblem, columns_of_ops
 
 PASSING = "placeto.pass_on"  # the type of ops that pass a tensor on
+OF_MAKER = "scopes", "phases", "dtype", "micro_batch"  # of the op that makes the tensor
 
 
 def passed_on(
@@ -56,20 +57,13 @@ def passed_on(
     names = [f"pass_on.{tensor}.{stage}" for tensor, stage in index_of_copy]
     all_edges = np.concatenate([edges, np.array(reads, np.int64).reshape(-1, 2)])
     copy_ops = graph.num_ops + np.arange(count)
+    makers = graph.tensor_producer[tensors].tolist()
+    copies = {name: [getattr(graph, name)[maker] for maker in makers] for name in OF_MAKER}
+    columns = columns_of_ops([graph], {**copies, "op_types": [PASSING] * count}, order)
+    del columns["colocation"]
     passing = OpGraph(
+        **columns,
         op_names=tuple(np.array([*graph.op_names, *names], object)[order]),
-        op_types=tuple(np.where(is_copy, PASSING, np.array(graph.op_types)[source]).tolist()),
-        scopes=tuple(graph.scopes[op] for op in source.tolist()),
-        phases=graph.phases[source],
-        flops=np.where(is_copy, 0, graph.flops[source]),
-        bytes_accessed=np.where(is_copy, 0, graph.bytes_accessed[source]),
-        parameter_bytes=np.where(is_copy, 0, graph.parameter_bytes[source]),
-        workspace_bytes=np.where(is_copy, 0, graph.workspace_bytes[source]),
-        dtype=tuple(graph.dtype[op] for op in source.tolist()),
-        groups=graph.groups[source],
-        group_channels=graph.group_channels[source],
-        computed_part=graph.computed_part[source],
-        micro_batch=graph.micro_batch[source],
         measured_time={
             kind: np.where(is_copy, 0, seconds[source])
             for kind, seconds in graph.measured_time.items()
