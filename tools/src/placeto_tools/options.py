@@ -260,7 +260,8 @@ link_option = click.option(
     "--link",
     type=LINKS,
     help="Links inside a machine and between machines such as 2x(4xv100), with a + between the "
-    f"two: {', '.join(LINK_NAMES)}.  [default: bus+ethernet-10g]",
+    f"two: {', '.join(LINK_NAMES)}.  [default: bus, or nvlink between P100 or V100 GPUs; "
+    "ethernet-10g]",
 )
 devices_options = gathered(
     "devices",

@@ -205,9 +205,10 @@ copies_option = click.option(
     "--copies",
     type=Parsed("number", _copies),
     default=AUTO,
+    show_default=False,
     help="Number of copies of the model, which share the batch and sum their gradients (data "
-    "parallel); or the samples of each, such as 24+12+6.  [default: what is fastest in `placeto "
-    "place`, those of a placement file, else 1]",
+    "parallel); or the samples of each, such as 24+12+6; or auto.  [default: auto: the fastest "
+    "choice in `placeto place`, those of a placement file, else 1]",
 )
 shard_option = click.option(
     "--shard",

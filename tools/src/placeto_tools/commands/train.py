@@ -65,7 +65,7 @@ class TrainCommand(Command):
 
 @click.command(cls=TrainCommand)
 @click.argument("problems", nargs=-1, metavar="PROBLEM...")
-@output_option("Folder to write: a new one, or that of this training to resume.  [required]")
+@output_option("Folder to write: a new one, or that of this training to resume.")
 @click.option(
     "--from",
     "first",
@@ -125,8 +125,8 @@ def train(
 
     PROBLEMS are problem files, folders of such, or other MODELs of `placeto build` with its
     options. They have equally many devices, except with --preset general or --from pretrained. By
-    default a new policy learns with the updates of the preset, in one process. The policy that
-    places best is kept; give --validation other problems than PROBLEMS to judge it by.
+    default it trains a new policy for the updates of the preset, in one process. It keeps the
+    policy that places the PROBLEMS best, or those of --validation.
 
     The folder gets checkpoints, a log (log.jsonl, and one for TensorBoard), and the best
     placements. `placeto place --policy FOLDER` uses the policy. Ctrl-C stops at a checkpoint after
