@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 
+from exported_models import Chain, features, mean_square
 from placeto import family_graph, load_model_graph
 from placeto.problems import models
 from placeto.problems.models import cache_folder, cached_graph
 from placeto.problems.options import SourceOptions
-from placeto.problems.sources import source_model
+from placeto.problems.sources import Batches, source_model
+from placeto_capture import capture
 from placeto_graphs import DEFAULT_RULES, OpGraph, colocate, from_networkx
 from placeto_workloads import MODELS, WorkloadError, family
 
@@ -47,6 +49,26 @@ def with_warning() -> OpGraph:
 def only_file(folder: Path) -> Path:
     (path,) = (folder / "graphs").iterdir()
     return path
+
+
+def test_graphs_of_two_batches_tell_those_of_all_others() -> None:
+    captured_samples: list[int] = []
+
+    def captured(samples: int) -> OpGraph:
+        captured_samples.append(samples)
+        return capture(Chain(), features(samples), loss_fn=mean_square)
+
+    batches = Batches(lambda: 8, captured)
+    graphs = {samples: batches.graph(samples) for samples in (8, 4, 6, 3, 2, 1, 8)}
+    assert captured_samples == [8, 4, 1]
+    for samples, graph in graphs.items():
+        assert graph == captured(samples)
+
+
+def test_batches_of_other_ops_are_captured() -> None:
+    graphs = {3: GRAPH, 4: OTHER_GRAPH, 5: GRAPH}
+    batches = Batches(lambda: 4, graphs.__getitem__)
+    assert {samples: batches.graph(samples) for samples in graphs} == graphs
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """`placeto.place`: from a model to a placement, and on to other libraries, in Python."""
 
 import json
+import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from dispatched_models import dispatch_on_cpu, forward_on_fake_gpus
 from exported_models import Chain, Mixed, Residual, features, mean_square
 from placeto import ModelPlacement
 from placeto.errors import InputError
+from placeto_capture import capture
 from placeto_simulator import Simulator
 
 quick_place = partial(placeto.place, seconds=0.1, quiet=True)
@@ -99,6 +102,50 @@ def test_steps_run_on_devices_of_this_machine(placed: ModelPlacement) -> None:
     assert set(np.unique(measured.typical.op_device)) == {0, 1}
     with pytest.raises(InputError, match=r"^devices: expected 2, one for each of v100:0, v100:1"):
         placed.run(["cpu:0"])
+
+
+def test_copies_divide_the_first_dimension_of_inputs(tmp_path: Path) -> None:
+    place = partial(quick_place, Mixed(), features(8, 3), mean_square, cluster="2xv100")
+    placed = place(copies=[3, 1])
+    assert placed.copies is not None
+    assert placed.copies.parts == (3, 1)
+    for copy, samples in enumerate((6, 2)):
+        captured = capture(Mixed(), features(samples, 3), loss_fn=mean_square)
+        ops = slice(copy * captured.num_ops, (copy + 1) * captured.num_ops)
+        assert placed.problem.graph.flops[ops].tolist() == captured.flops.tolist()
+    assert placed.devices_of_parameters.keys() == {
+        f"{name}#{copy}"
+        for name, _ in Mixed().named_parameters(remove_duplicate=False)
+        for copy in "01"
+    }
+    placed.export(tmp_path / "copies.py", "torch")
+    assert re.search(r"PARTS = \[(3, 1|1, 3)\]", (tmp_path / "copies.py").read_text())
+    of_one_copy: list[Callable[[], object]] = [
+        placed.device_map,
+        placed.pipeline_stages,
+        lambda: placed.run(["cpu:0", "cpu:1"]),
+    ]
+    for call in of_one_copy:
+        with pytest.raises(InputError, match=r"one copy of the model, .* got 2; export"):
+            call()
+    with pytest.raises(InputError, match=r"divides the batch size 8 of Mixed, .* got 3$"):
+        place(copies=3)
+    with pytest.raises(InputError, match="expected example inputs with a dimension of samples"):
+        quick_place(nn.Linear(1, 1), (), cluster="2xv100", copies=2)
+
+
+def test_copies_are_chosen_if_they_are_fastest() -> None:
+    """A step takes seconds, and the sum of gradients milliseconds."""
+    model = nn.Sequential(nn.Linear(2**12, 2**12))
+    inputs = torch.ones(2**17, 2**12, device="meta")
+    place = partial(placeto.place, model, inputs, cluster="2xk80", max_evaluations=20, quiet=True)
+    one, chosen, sharded = place(), place(copies="auto"), place(copies="auto", shard=True)
+    assert one.copies is None
+    assert chosen.copies is not None
+    assert chosen.copies.parts == (1, 1)
+    assert chosen.runtime < 0.6 * one.runtime
+    assert sharded.copies is not None
+    assert sharded.copies.layers
 
 
 def test_files_are_those_of_the_shell(placed: ModelPlacement, tmp_path: Path) -> None:

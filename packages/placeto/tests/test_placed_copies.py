@@ -1,6 +1,7 @@
 """Copies of a model as an answer of `place`: never worse than what a person would write down."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -10,15 +11,18 @@ import pytest
 
 from placeto.placing.copies import (
     CopiedModel,
+    PlacedCopies,
+    best_copies,
     copies_verdict,
-    place_with_copies,
     remarks_on_copies,
+    with_copies,
 )
 from placeto.placing.evaluators import STEP
 from placeto.placing.place_problem import PlacedProblem, PlaceSettings, place_problem
 from placeto.progress import PlainProgress
 from placeto_graphs import (
     EvaluationBatch,
+    GraphError,
     PlacementProblem,
     copied,
     from_networkx,
@@ -76,7 +80,7 @@ class TwoLayers:
     def placed(self) -> PlacedProblem:
         whole = self.step(self.model.batch)
         one = place_problem(whole, PlaceSettings(max_evaluations=200), QUIET)
-        return place_with_copies(one, self.model, QUIET)
+        return with_copies(one, best_copies(self.model.proposals(), QUIET)[0])
 
 
 def divisions(batch: int, count: int) -> list[tuple[int, ...]]:
@@ -157,10 +161,47 @@ def test_one_copy_stays_where_it_is_faster_and_shards_can_be_forced() -> None:
     assert placed.copies is None
     assert copies_verdict(placed) == ""
     assert "2 copies" in {choice.kind for choice in placed.choices}
-    forced = place_with_copies(placed, layers.model, QUIET, only_sharded=True)
+    shards, _ = best_copies(layers.model.proposals(only_sharded=True), QUIET)
+    forced = with_copies(placed, shards, only_sharded=True)
     assert forced.placer == "2 copies, sharded"
     assert forced.copies is not None
     assert forced.copies.shard
+
+
+@pytest.mark.parametrize(
+    ("stop", "reason"),
+    [(GraphError("no such op"), "no such op"), (KeyboardInterrupt(), "interrupted")],
+)
+def test_copies_priced_before_an_end_count(stop: BaseException, reason: str) -> None:
+    layers = TwoLayers(UNEQUAL, 12)
+
+    def proposals() -> Iterator[PlacedCopies]:
+        yield next(layers.model.proposals())
+        raise stop
+
+    copies, why = best_copies(proposals(), QUIET)
+    assert [proposal.choice.kind for proposal in copies] == ["4 copies"]
+    assert why == reason
+    copies, why = best_copies(layers.model.proposals(), QUIET, seconds=0.0)
+    assert [proposal.choice.kind for proposal in copies] == ["4 copies"]
+    assert why.endswith("give more --seconds")
+
+
+def test_a_sample_of_other_ops_is_no_part_beside_others() -> None:
+    """Eight samples on three devices of 1, 4 and 4 s would be 6 + 1 + 1."""
+    layers = TwoLayers("1xv100+2xk80", 9)
+
+    def step(samples: int, micro_batches: int) -> PlacementProblem:
+        problem = layers.step(samples, micro_batches)
+        names = tuple(f"{name}, alone" for name in problem.graph.op_names)
+        if samples > 1:
+            return problem
+        return replace(problem, graph=replace(problem.graph, op_names=names))
+
+    copies, why = best_copies(replace(layers.model, step=step).proposals(), QUIET)
+    assert {proposal.copies.samples for proposal in copies} == {(3, 3, 3)}
+    assert {proposal.copies.shard for proposal in copies} == {False, True}
+    assert "graph.op_names: expected that of problems[0]" in why
 
 
 def test_statistics_of_a_batch_and_sums_are_named() -> None:

@@ -37,7 +37,7 @@ from placeto.placing.place_problem import (
 from placeto.placing.placers import DEFAULT_REFINEMENT_ROUNDS, PLACERS, placer_spec
 from placeto.placing.reports import bottleneck_text, rate_text
 from placeto.problems.making import options_with_devices, problem_of, read_source
-from placeto.problems.options import AUTO, ProblemOptions
+from placeto.problems.options import ProblemOptions
 from placeto.problems.sources import Source, most_micro_batches
 from placeto.texts import SECONDS, bytes_text, counted
 from placeto.training.folder import read_policy
@@ -170,16 +170,15 @@ def place(
         check_heeded([placer_spec(placer)], "--placer", **values)
     options = _with_largest_context(problem_name, options, seed) if max_context else options
     with recorded_warnings() as messages, showing_progress(problem_name):
-        of_one = replace(options, shard=options.shard and options.copies != AUTO)
-        source = read_source(problem_name, of_one)
-        problem = problem_of(source, of_one)
+        source = read_source(problem_name, options)
+        problem = problem_of(source, options.before_copies)
     priced_by = evaluator_spec(objective or source.evaluator)
     needing_steps = {f"--start {PRETRAINED}": start == PRETRAINED, "--schedule": schedule}
     for option, is_given in needing_steps.items():
         if is_given and not priced_by.simulates:
             raise InputError(f"{option}: excludes --objective {priced_by.name}")
     larger = {
-        added: _larger_problem(problem_name, source, problem, of_one, added) for added in additions
+        added: _with_devices(problem_name, source, problem, options, added) for added in additions
     }
     hint = "" if options.grouping.fixes_num_groups else levels_hint(problem_name, problem)
     settings = PlaceSettings(
@@ -195,17 +194,10 @@ def place(
         keeps_groups=options.grouping.fixes_num_groups,
     )
     with showing_progress() as progress:
-        placed = place_source(problem_name, problem, options, schedule, settings, progress)
+        placed = place_source(source, problem, options, schedule, settings, progress)
         placed_with = {
-            added: place_source(
-                problem_name,
-                larger_problem,
-                options_with_devices(options, problem, added),
-                schedule,
-                settings,
-                progress,
-            )
-            for added, larger_problem in larger.items()
+            added: place_source(*sources, schedule, settings, progress)
+            for added, sources in larger.items()
         }
     searched = placed.one_copy or placed
     unscheduled = replace(searched.problem, graph=problem.graph)  # without the waits of a schedule
@@ -261,14 +253,14 @@ def _check_ways(
             raise InputError(f"{option}: needs --policy")
 
 
-def _larger_problem(
+def _with_devices(
     name: str, source: Source, problem: PlacementProblem, options: ProblemOptions, added: str
-) -> PlacementProblem:
+) -> tuple[Source, PlacementProblem, ProblemOptions]:
     """Return the same problem with more devices; a step on CPUs alone is captured anew for GPUs."""
     larger_options = options_with_devices(options, problem, added)
     if larger_options.target != options.target:
         source = read_source(name, larger_options)
-    return problem_of(source, larger_options)
+    return source, problem_of(source, larger_options.before_copies), larger_options
 
 
 def _remarks(placed: PlacedProblem, evaluator: EvaluatorSpec) -> list[str]:

@@ -1,10 +1,10 @@
 """Copies of a model as an answer: what a person would try, priced beside one copy.
 
-Begin to read at `place_with_copies`.
+Begin to read at `place_source`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -14,16 +14,17 @@ from numpy.typing import NDArray
 
 from placeto.errors import InputError
 from placeto.placing.evaluators import EvaluatorSpec
-from placeto.placing.place_problem import PlacedProblem, PlaceSettings, place_scheduled
-from placeto.problems.making import problem_of, problem_of_copies, read_source
-from placeto.problems.options import AUTO, TRAINING, ProblemOptions
-from placeto.problems.restrictions import Restrictions
-from placeto.problems.sources import (
-    batch_size_of,
-    is_graph_file,
-    source_model,
-    with_batch_size,
+from placeto.placing.place_problem import (
+    DEFAULT_SECONDS,
+    PlacedProblem,
+    PlaceSettings,
+    place_scheduled,
 )
+from placeto.placing.placers import warm_up_evaluator
+from placeto.problems.making import problem_of, problem_of_copies
+from placeto.problems.options import AUTO, ProblemOptions
+from placeto.problems.restrictions import Restrictions
+from placeto.problems.sources import Source
 from placeto.progress import Progress
 from placeto_baselines import Choice, LayerChain
 from placeto_baselines.placement_trials import evaluated, rank_of_result
@@ -43,6 +44,7 @@ MOST_BALANCED = 2  # times that samples are balanced, each by what those before 
 MOST_SHOWN = 8  # numbers of samples in a line
 ONE_COPY = "one copy"  # kind of a choice: the best placement that was found
 SUM = "aten.sum"
+MOST_OF_SECONDS = 0.5  # of a search, in which copies are priced before it
 
 # The problem of one copy with so many samples, in so many micro-batches
 Step = Callable[[int, int], PlacementProblem]
@@ -87,8 +89,11 @@ class CopiedModel:
     has_schedule: bool = False
 
     def proposals(self, *, only_sharded: bool = False) -> Iterator[PlacedCopies]:
-        """Yield copies on teams of devices, in equal and in unequal parts, and sharded."""
-        one_fits = False
+        """Yield copies on teams of devices, in equal and in unequal parts, and sharded.
+
+        Those that cannot be simulated are left out; then an error of theirs is raised at the end.
+        """
+        one_fits, refused = False, None
         for teams in device_teams(self.step(self.batch, self.micro_batches)):
             is_alone, in_parts = len(teams[0]) == 1, max(self.micro_batches // len(teams), 1)
             if not is_alone and (only_sharded or (one_fits and in_parts == 1)):
@@ -100,9 +105,14 @@ class CopiedModel:
                     continue
                 if units < len(teams) or self.batch % micro_batches:
                     continue
-                for placed in _DividedBatch(self, teams, micro_batches, is_sharded).proposals():
-                    one_fits |= not placed.rank[0]
-                    yield placed
+                try:
+                    for placed in _DividedBatch(self, teams, micro_batches, is_sharded).proposals():
+                        one_fits |= not placed.rank[0]
+                        yield placed
+                except (CaptureError, GraphError) as error:
+                    refused = error
+        if refused:
+            raise refused
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +223,7 @@ def copies_text(copies: BatchDivision, stages: int = 1) -> str:
 
 
 def copied_model(
-    text: str, options: ProblemOptions, evaluator: EvaluatorSpec, *, has_schedule: bool
+    source: Source, options: ProblemOptions, evaluator: EvaluatorSpec, *, has_schedule: bool
 ) -> CopiedModel | None:
     """Return the model of a source if copies may train it, and none of its devices is decided.
 
@@ -222,27 +232,23 @@ def copied_model(
     InputError
         If no size of the model says what its batch is.
     """
-    is_free = options.copies == AUTO and options.restrictions == Restrictions()
-    if not (is_free and evaluator.simulates) or is_graph_file(text):
+    batches, is_free = source.batches, options.restrictions == Restrictions()
+    if batches is None or options.copies != AUTO or not (is_free and evaluator.simulates):
         return None
-    model = source_model(text, options.choice)
-    if options.choice.mode != TRAINING or not model.is_micro_batch:
-        return None
+    batch = batches.size()
+    batches.captured[batch // source.micro_batches] = source.graph
 
     @cache
     def step(samples: int, micro_batches: int) -> PlacementProblem:
-        choice = with_batch_size(options.choice, samples)
-        of_copy = replace(
-            options, copies=1, shard=False, micro_batches=micro_batches, choice=choice
-        )
-        return problem_of(read_source(text, of_copy), of_copy)
+        graph = batches.graph(samples // micro_batches)
+        of_batch = replace(source, graph=graph, micro_batches=micro_batches)
+        return problem_of(of_batch, options.before_copies)
 
-    batch = batch_size_of(text, options.choice)
-    return CopiedModel(batch, step, evaluator, options.micro_batches, has_schedule)
+    return CopiedModel(batch, step, evaluator, source.micro_batches, has_schedule)
 
 
 def place_source(
-    text: str,
+    source: Source,
     problem: PlacementProblem,
     options: ProblemOptions,
     schedule: str | None,
@@ -251,40 +257,73 @@ def place_source(
 ) -> PlacedProblem:
     """Place the problem of a source as `place_scheduled` does, or copies of its model.
 
-    Copies are tried if a search places it, and nothing decides how many there are.
+    Copies are tried if a search places it, and nothing decides how many there are. They are priced
+    first, in at most half of the seconds of the search, which has all that are left.
     """
-    placed = place_scheduled(problem, schedule, settings, progress)
     if settings.placer or settings.policy:
-        return placed
-    try:
-        model = copied_model(text, options, settings.evaluator, has_schedule=schedule is not None)
-        if model is None:
-            return placed
-        return place_with_copies(placed, model, progress, only_sharded=options.shard)
-    except (CaptureError, GraphError, InputError) as error:
-        return replace(placed, no_copies=f"copies of the model are not tried: {error}")
+        return place_scheduled(problem, schedule, settings, progress)
+    evaluator, seconds = settings.evaluator, settings.seconds
+    if seconds is None and settings.max_evaluations is None:
+        seconds = DEFAULT_SECONDS
+    if evaluator.simulates and source.batches is not None:
+        progress.update("loading the simulator; compiling it the first time takes about 10 s ...")
+        warm_up_evaluator(evaluator.make(problem, None))
+    began = time.monotonic()
+    proposals = _proposals(source, options, evaluator, has_schedule=schedule is not None)
+    limit = None if seconds is None else seconds * MOST_OF_SECONDS
+    copies, reason = best_copies(proposals, progress, limit)
+    if seconds is not None:
+        rest = max(seconds - (time.monotonic() - began), seconds * (1 - MOST_OF_SECONDS))
+        settings = replace(settings, seconds=rest)
+    placed = place_scheduled(problem, schedule, settings, progress)
+    placed = with_copies(placed, copies, only_sharded=options.shard)
+    no_copies = f"more copies of the model are not tried: {reason}" if reason else ""
+    return replace(placed, no_copies=no_copies)
 
 
-def place_with_copies(
-    placed: PlacedProblem, model: CopiedModel, progress: Progress, *, only_sharded: bool = False
-) -> PlacedProblem:
-    """Return what is fastest, a placement of one copy or copies of the model, and the others.
+def _proposals(
+    source: Source, options: ProblemOptions, evaluator: EvaluatorSpec, *, has_schedule: bool
+) -> Iterator[PlacedCopies]:
+    model = copied_model(source, options, evaluator, has_schedule=has_schedule)
+    if model is not None:
+        yield from model.proposals(only_sharded=options.shard)
 
-    Ctrl-C leaves out the copies that are not priced yet.
+
+def best_copies(
+    proposals: Iterable[PlacedCopies], progress: Progress, seconds: float | None = None
+) -> tuple[list[PlacedCopies], str]:
+    """Return the best copies of each kind, and a reason if not all were priced.
+
+    The first ones are priced whatever time it takes. Ctrl-C and errors leave out later ones, too.
     """
     best_of: dict[tuple[object, ...], PlacedCopies] = {}  # in parts of the same kind
-    with suppress(KeyboardInterrupt):
-        progress.update("copies of the model ...")
-        for proposal in model.proposals(only_sharded=only_sharded):
+    reason, began = "", time.monotonic()
+    progress.update("copies of the model ...")
+    try:
+        for proposal in proposals:
             copies, choice = proposal.copies, proposal.choice
             progress.update(f"{choice.kind} ...")
             is_equal = len(set(copies.samples)) == 1
             key = (choice.devices, copies.devices, copies.shard, is_equal)
             best_of[key] = min(best_of.get(key, proposal), proposal, key=attrgetter("rank"))
-    if not best_of:
+            if seconds is not None and time.monotonic() - began >= seconds:
+                reason = f"pricing them took the first {seconds:g} s; give more --seconds"
+                break
+    except KeyboardInterrupt:
+        reason = "interrupted"
+    except (CaptureError, GraphError, InputError) as error:
+        reason = str(error)
+    return list(best_of.values()), reason
+
+
+def with_copies(
+    placed: PlacedProblem, copies: Sequence[PlacedCopies], *, only_sharded: bool = False
+) -> PlacedProblem:
+    """Return what is fastest, a placement of one copy or copies of the model, and the others."""
+    if not copies:
         return placed
-    best, one = min(best_of.values(), key=attrgetter("rank")), placed.result
-    others = [proposal.choice for proposal in best_of.values() if proposal is not best]
+    best, one = min(copies, key=attrgetter("rank")), placed.result
+    others = [proposal.choice for proposal in copies if proposal is not best]
     if not only_sharded and rank_of_result(placed.problem, one) <= best.rank:
         return replace(placed, choices=[*placed.choices, *others, best.choice])
     devices = tuple(sorted(np.unique(one.placement).tolist()))

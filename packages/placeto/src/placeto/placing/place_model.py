@@ -11,24 +11,35 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from placeto.errors import InputError
 from placeto.exporting.device_map import DeviceMap, device_map, with_all_names
 from placeto.exporting.formats import ACCELERATE, FORMATS, exported_map
-from placeto.exporting.forms import ModuleScopes
+from placeto.exporting.forms import ModuleScopes, check_one_copy
 from placeto.exporting.layers import LayerSplit, pipeline_stages
 from placeto.outputs import check_file, write_text
+from placeto.placing.copies import place_source
 from placeto.placing.cost_texts import overflow_text
 from placeto.placing.evaluators import STEP, EvaluatorSpec, evaluator_spec
 from placeto.placing.explanation import GroupExplanation, explain_group, group_number
-from placeto.placing.place_problem import PlaceSettings, place_problem
-from placeto.problems.making import make_problem
+from placeto.placing.place_problem import PlaceSettings
+from placeto.problems.making import problem_of
 from placeto.problems.models import check_optimizer
-from placeto.problems.options import ClusterName, read_cluster, target_of
-from placeto.problems.sources import Source
+from placeto.problems.options import TRAINING, ClusterName, ProblemOptions, read_cluster
+from placeto.problems.sources import Batches, Source, in_copies
 from placeto.progress import PlainProgress
 from placeto_capture import StepSpec, Updates, capture_step, make_executable
-from placeto_graphs import Evaluator, PlacementProblem, PlacementResult, Placer, TokenCache
+from placeto_graphs import (
+    Copies,
+    Evaluator,
+    OpGraph,
+    PlacementProblem,
+    PlacementResult,
+    Placer,
+    TokenCache,
+    copies_of,
+)
 from placeto_graphs.errors import not_among
 from placeto_simulator import Simulator, Timeline
 
@@ -45,12 +56,13 @@ class ModelPlacement:
     step : `placeto_capture.StepSpec`
         The model with its example inputs, and how its step was captured.
     problem : `placeto_graphs.PlacementProblem`
-        The graph of the step, the devices, and the G groups that were placed.
+        The graph of the step, the devices, and the G groups that were placed; of copies, if there
+        are several.
     result : `placeto_graphs.PlacementResult`
         The placement, its costs, and the curve of the search.
     lower_bound : float
         Lower bound of the runtime of all placements of these groups, in seconds; 0 if none is known
-        for the evaluator.
+        for the evaluator. If copies were chosen, it is that of one copy.
     evaluator : `placeto.placing.evaluators.EvaluatorSpec`
         Evaluator of placements, here and in other forms.
     """
@@ -89,6 +101,11 @@ class ModelPlacement:
         return self.result.fits(self.problem.cluster)
 
     @property
+    def copies(self) -> Copies | None:
+        """Copies of the model, of which each op has a number, as in ``"layer#1"``; None if one."""
+        return copies_of(self.problem.graph)
+
+    @property
     def devices_of_modules(self) -> dict[str, tuple[str, ...]]:
         """The devices that the forward pass of each module runs on; ``""`` is the whole model."""
         names = self.problem.cluster.device_names
@@ -101,17 +118,26 @@ class ModelPlacement:
 
     @property
     def devices_of_parameters(self) -> dict[str, str]:
-        """The device that holds each parameter; tied ones are on one device."""
+        """The device that holds each parameter; tied ones are on one device.
+
+        Parameters of copies have their numbers, as in ``"layer.weight#1"``.
+        """
         names = self.problem.cluster.device_names
         ops = {name: op for op, name in enumerate(self.problem.graph.op_names)}
         named = list(self.step.model.named_parameters(remove_duplicate=False))
+        copies = [f"#{copy}" for copy in range(self.copies.count)] if self.copies else [""]
         # The graph names tied parameters once; they share a storage.
-        op_of_storage = {
-            value.untyped_storage()._cdata: ops[name] for name, value in named if name in ops
+        name_of_storage = {
+            value.untyped_storage()._cdata: name
+            for name, value in named
+            if f"{name}{copies[0]}" in ops
         }
         devices = self._op_devices
         return {
-            name: names[devices[op_of_storage[value.untyped_storage()._cdata]]]
+            f"{name}{copy}": names[
+                devices[ops[f"{name_of_storage[value.untyped_storage()._cdata]}{copy}"]]
+            ]
+            for copy in copies
             for name, value in named
         }
 
@@ -136,7 +162,7 @@ class ModelPlacement:
         Raises
         ------
         InputError
-            If the model has no modules inside.
+            If the model has no modules inside, or there are several copies.
         """
         by_module = device_map(self.problem, self.placement, self.evaluator)
         modules = with_all_names(by_module.modules, by_module.main_device, self.step.model)
@@ -149,8 +175,9 @@ class ModelPlacement:
         ------
         InputError
             If two stages would read one weight, or the loss reads what an earlier one than the last
-            makes.
+            makes, or there are several copies.
         """
+        check_one_copy(self.problem.graph, "a pipeline", "--to torch")
         return pipeline_stages(self.problem, self.placement, self.evaluator)
 
     def export(self, path: str | Path, to: str, *, force: bool = False) -> None:
@@ -199,13 +226,14 @@ class ModelPlacement:
         Raises
         ------
         InputError
-            If the number of devices differs.
+            If the number of devices differs, or there are several copies.
         ExecutionError
             If there is no such device, an op fails, or the process of a device ends.
         """
         from placeto_execution import Executor  # noqa: PLC0415
         from placeto_execution.measuring import MeasuredSteps  # noqa: PLC0415
 
+        check_one_copy(self.problem.graph, "a run", "--to torch")
         if len(devices) != self.problem.num_devices:
             raise InputError(
                 f"devices: expected {self.problem.num_devices}, one for each of "
@@ -234,6 +262,8 @@ def place(
     parameter_bytes: Mapping[str, int] | None = None,
     experts_per_token: int = 1,
     cache: TokenCache | None = None,
+    copies: str | int | Sequence[int] = 1,
+    shard: bool = False,
     seconds: float | None = None,
     max_evaluations: int | None = None,
     seed: int = 0,
@@ -255,6 +285,13 @@ def place(
     cluster
         Devices: a spec such as ``"4xv100"`` or ``"1xcpu+2xk80"``, a TOML file, or a
         `placeto_graphs.Cluster`.
+    copies
+        Copies of the model: ``"auto"`` for those that ``placeto place`` tries besides one; a
+        number of copies in equal parts; or the samples of each, such as ``[24, 12]``. They divide
+        the first dimension of those example inputs that are as long there as the first one, and
+        the loss takes outputs of any number of samples.
+    shard
+        True for copies that divide weights, gradients and optimizer state (ZeRO-3).
     seconds
         Seconds of the search. Ctrl-C ends it, and keeps the best so far. With a ``placer``, CPU
         seconds after which it is stopped; the best placement that it evaluated is the result. By
@@ -284,7 +321,8 @@ def place(
     Raises
     ------
     InputError
-        If the optimizer is not one, or there is no such placer or evaluator.
+        If the optimizer is not one, or there is no such placer or evaluator, or the copies do not
+        divide the batch.
     GraphError
         If there is no such cluster.
     CaptureError
@@ -298,8 +336,17 @@ def place(
     (True, True)
     >>> sorted(placed.devices_of_parameters)
     ['0.bias', '0.weight', '2.bias', '2.weight']
+
+    Two copies, each with its part of 16 samples:
+
+    >>> placed = place(
+    ...     model, torch.ones(16, 64), cluster="2xv100", copies=[3, 1], seconds=0.1, quiet=True
+    ... )
+    >>> placed.copies.parts, placed.devices_of_parameters["0.weight#1"]
+    ((3, 1), 'v100:1')
     """
-    devices, priced_by = read_cluster(cluster), evaluator_spec(evaluator)
+    priced_by = evaluator_spec(evaluator)
+    options = ProblemOptions(read_cluster(cluster), copies=copies, shard=shard)
     name = type(model).__name__
     check_optimizer(name, model, optimizer)
     step = StepSpec(
@@ -309,31 +356,66 @@ def place(
         optimizer,
         mode,
         updates,
-        target=target_of(devices),
+        target=options.target,
         mask_fraction=mask_fraction,
         autocast=_autocast_of_caller() if autocast is None else autocast,
         parameter_bytes=parameter_bytes,
         experts_per_token=experts_per_token,
         cache=cache,
     )
-    graph = capture_step(step)
+    source = _source(name, step, options)
     with torch.autocast("cpu", enabled=False):  # a placer may compute, too
-        placed_problem = place_problem(
-            make_problem(Source(name, graph), devices),
-            PlaceSettings(
-                seconds=seconds,
-                max_evaluations=max_evaluations,
-                seed=seed,
-                placer=placer,
-                evaluator=priced_by,
-            ),
-            PlainProgress(None if quiet else sys.stderr),
+        settings = PlaceSettings(
+            seconds=seconds,
+            max_evaluations=max_evaluations,
+            seed=seed,
+            placer=placer,
+            evaluator=priced_by,
         )
+        problem = problem_of(source, options.before_copies)
+        progress = PlainProgress(None if quiet else sys.stderr)
+        placed_problem = place_source(source, problem, options, None, settings, progress)
+    if placed_problem.no_copies:
+        progress.say(placed_problem.no_copies)
     bound = placed_problem.bound or priced_by.lower_bound(placed_problem.problem)
     placed = ModelPlacement(step, placed_problem.problem, placed_problem.result, bound, priced_by)
     if not placed.fits:
         warnings.warn(f"no placement found fits the memory: {placed!r}", stacklevel=2)
     return placed
+
+
+def _source(name: str, step: StepSpec, options: ProblemOptions) -> Source:
+    """Return the source of a step, or of copies of it with parts of its batch."""
+    inputs = step.example_inputs
+    tree = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    lengths = [len(leaf) for leaf in pytree.tree_leaves(tree) if getattr(leaf, "ndim", 0)]
+
+    def size() -> int:
+        if not lengths:
+            raise InputError(
+                "copies: expected example inputs with a dimension of samples, got none"
+            )
+        return lengths[0]
+
+    def captured(samples: int) -> OpGraph:
+        def first_samples(leaf: torch.Tensor) -> torch.Tensor:
+            return leaf[:samples] if leaf.ndim and len(leaf) == size() else leaf
+
+        part = pytree.tree_map_only(torch.Tensor, first_samples, tree)
+        # A search runs without an autocast, which is that of the step.
+        autocast = step.autocast or torch.float32
+        return capture_step(replace(step, example_inputs=part, autocast=autocast))
+
+    batches = Batches(size, captured)
+    if len(options.samples) > 1:
+        counts = batches.divided(options.samples, name)
+        return in_copies(
+            lambda count: Source(name, batches.graph(count), is_micro_batch=True), counts
+        )
+    is_training = step.mode == TRAINING
+    return Source(
+        name, capture_step(step), is_micro_batch=True, batches=batches if is_training else None
+    )
 
 
 def _autocast_of_caller() -> torch.dtype | None:

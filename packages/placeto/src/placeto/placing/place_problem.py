@@ -112,7 +112,7 @@ class PlacedProblem:
     choices: list[Choice] = field(default_factory=list)  # placements on fewer devices, and copies
     copies: BatchDivision | None = None  # of the model, if there are several
     one_copy: "PlacedProblem | None" = None  # what the bound is of, besides copies
-    no_copies: str = ""  # why they are not tried, where they could be
+    no_copies: str = ""  # why not all are tried, where they could be
 
 
 def place_problem(

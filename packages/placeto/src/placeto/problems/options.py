@@ -128,6 +128,8 @@ class ProblemOptions:
             check_count("copies", count)
         if isinstance(self.copies, int):
             check_count("copies", self.copies)
+        if isinstance(self.copies, str) and self.copies != AUTO:
+            raise InputError(f'copies: expected "{AUTO}", a number or samples, got {self.copies!r}')
 
     @classmethod
     def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":
@@ -160,6 +162,11 @@ class ProblemOptions:
         if isinstance(self.copies, BatchDivision):
             return self.copies.samples
         return (1,) * self.copies if isinstance(self.copies, int) else tuple(self.copies)
+
+    @property
+    def before_copies(self) -> "ProblemOptions":
+        """The options of the problem of one copy, if it is open how many there are."""
+        return replace(self, shard=False) if self.copies == AUTO else self
 
     def of_copies(self, copies: BatchDivision) -> "ProblemOptions":
         """Return the options of a problem that consists of copies."""

@@ -9,13 +9,14 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 import placeto_workloads
 from placeto.errors import InputError, check_once
@@ -71,6 +72,52 @@ WHAT_CAN_RUN = (
 
 
 @dataclass(frozen=True, eq=False)
+class Batches:
+    """Graphs of the step of a model with parts of its batch, of which two are captured.
+
+    FLOPs and bytes of an op are a constant and a multiple of the samples, so that two graphs tell
+    all others. A step of one sample may have other ops: it is always captured.
+
+    Attributes
+    ----------
+    size
+        Function that returns the number of samples of a step.
+    capture
+        Function that returns the graph of a step with a number of samples.
+    captured
+        Graphs by their numbers of samples.
+    """
+
+    size: Callable[[], int]
+    capture: Callable[[int], OpGraph]
+    captured: dict[int, OpGraph] = field(default_factory=dict)
+
+    def graph(self, samples: int) -> OpGraph:
+        """Return the graph of a step with some samples."""
+        several = sorted(count for count in self.captured if count > 1)
+        if samples in self.captured:
+            return self.captured[samples]
+        if samples > 1 and len(several) > 1:
+            few, many = several[0], several[-1]
+            low, high = self.captured[few], self.captured[many]
+            has_same_weights = np.array_equal(low.parameter_bytes, high.parameter_bytes)
+            if low.op_names == high.op_names and has_same_weights:
+                return _between(low, high, (samples - few) / (many - few))
+        return self.captured.setdefault(samples, self.capture(samples))
+
+    def divided(self, parts: Sequence[int], name: str) -> list[int]:
+        """Return the samples of each part of the batch, which are in relation to the others."""
+        batch = self.size()
+        if batch % sum(parts):
+            number = len(parts) if len(set(parts)) == 1 else "+".join(map(str, parts))
+            raise InputError(
+                f"--copies: expected a number that divides the batch size {batch} of {name}, or "
+                f"samples whose sum does, got {number}"
+            )
+        return [part * batch // sum(parts) for part in parts]
+
+
+@dataclass(frozen=True, eq=False)
 class Source:
     """A graph, and what suits it."""
 
@@ -84,7 +131,18 @@ class Source:
     copies: tuple["Source", ...] = ()  # of the parts of the batch, one for each copy of the model
     part: tuple[int, int] = (1, 0)  # samples of the batch that count, and others, of ops of a file
     is_micro_batch: bool = False  # whether the graph was captured with that part of the batch
+    batches: Batches | None = None  # of the training of a model, which copies of it divide
     evaluator: str = OF_A_STEP  # name of the objective that its publishers have for it
+
+
+def _between(low: OpGraph, high: OpGraph, fraction: float) -> OpGraph:
+    """Return the graph with sizes between those of two graphs of the same ops, or beyond them."""
+    sizes = {}
+    for name in ("flops", "bytes_accessed", "workspace_bytes", "tensor_bytes"):
+        least, most = getattr(low, name), getattr(high, name)
+        size = np.maximum(np.rint(least + (most - least) * fraction), 0)
+        sizes[name] = size.astype(least.dtype)
+    return replace(low, **sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,8 +198,7 @@ def load_source(
     """
     choice = choice or SourceOptions()
     if len(samples) > 1:
-        copies = _sources_of_copies(text, choice, micro_batches, target, samples)
-        return replace(copies[0], name=f"{copies[0].name} in {len(copies)} copies", copies=copies)
+        return _source_of_copies(text, choice, micro_batches, target, samples)
     if is_graph_file(text):
         of_models = {"mask-fraction": choice.mask_fraction, "autocast": choice.autocast}
         for option, value in of_models.items():
@@ -150,7 +207,10 @@ def load_source(
         _check_choice(text, choice, has_inference=False)
         source = _read_graph_file(Path(text), choice.sizes)
     else:
-        source = source_model(text, choice, micro_batches).source(target)
+        model = source_model(text, choice, micro_batches)
+        source = model.source(target)
+        if model.is_micro_batch and choice.mode == TRAINING:
+            source = replace(source, batches=_batches(text, choice, target))
     if micro_batches == 1:
         return source
     divided = source.graph.num_micro_batches
@@ -163,26 +223,37 @@ def load_source(
     return replace(source, name=name, micro_batches=micro_batches)
 
 
-def _sources_of_copies(
+def _source_of_copies(
     text: str, choice: SourceOptions, micro_batches: int, target: Target, samples: Sequence[int]
-) -> tuple[Source, ...]:
-    """Return a source for each copy: a model captured with its samples, or a part of a file."""
+) -> Source:
+    """Return the source of copies: a model with parts of the batch, or parts of a file."""
     if is_graph_file(text) or not source_model(text, choice).is_micro_batch:
         source, batch = load_source(text, choice, micro_batches, target), sum(samples)
-        return tuple(replace(source, part=(count, batch - count)) for count in samples)
-    batch_size = batch_size_of(text, choice)
-    if batch_size % sum(samples):
-        number = len(samples) if len(set(samples)) == 1 else "+".join(map(str, samples))
-        raise InputError(
-            f"--copies: expected a number that divides the batch size {batch_size} of {text}, or "
-            f"samples whose sum does, got {number}"
-        )
-    counts = [count * batch_size // sum(samples) for count in samples]
-    source_of_count = {
-        count: load_source(text, with_batch_size(choice, count), micro_batches, target)
-        for count in dict.fromkeys(counts)
-    }
-    return tuple(source_of_count[count] for count in counts)
+        return in_copies(lambda count: replace(source, part=(count, batch - count)), samples)
+    batches = _batches(text, choice, target)
+    counts = batches.divided(samples, text)
+    first = load_source(text, with_batch_size(choice, counts[0]), micro_batches, target)
+    batches.captured[counts[0] // micro_batches] = first.graph
+
+    def of_copy(count: int) -> Source:
+        source_model(text, with_batch_size(choice, count), micro_batches)  # refuses odd numbers
+        return replace(first, graph=batches.graph(count // micro_batches))
+
+    return in_copies(of_copy, counts)
+
+
+def in_copies(source_of: Callable[[int], Source], samples: Sequence[int]) -> Source:
+    """Return the source of copies, each with a source for its samples."""
+    of_samples = {count: source_of(count) for count in dict.fromkeys(samples)}
+    copies = tuple(of_samples[count] for count in samples)
+    return replace(copies[0], name=f"{copies[0].name} in {len(copies)} copies", copies=copies)
+
+
+def _batches(text: str, choice: SourceOptions, target: Target) -> Batches:
+    def captured(samples: int) -> OpGraph:
+        return source_model(text, with_batch_size(choice, samples)).source(target).graph
+
+    return Batches(partial(batch_size_of, text, choice), captured)
 
 
 def batch_size_of(text: str, choice: SourceOptions) -> int:
