@@ -129,6 +129,8 @@ def best_chain(
     >>> best_chain(chain, range(problem.num_devices)).sizes
     (1, 1)
     """
+    kinds = _kinds(chain.problem, devices)
+    kind_of = dict(zip(devices, kinds, strict=True))
     rank_of: dict[Stages, tuple[bool, float]] = {}  # of all that were evaluated
 
     def ranks(stages: Sequence[Stages]) -> list[tuple[bool, float]]:
@@ -144,9 +146,11 @@ def best_chain(
         evaluations_left = max_evaluations - len(rank_of)
         if evaluations_left <= 0:
             return []
+        rest = [device for device in devices if device not in stages.devices]
+        unused = sorted({kind_of[device]: device for device in reversed(rest)}.values())
         candidates = [
             candidate
-            for candidate in neighbours(stages, devices)
+            for candidate in neighbours(stages, unused)
             if chain.can_be(candidate, devices)
         ]
         step = max(1, math.ceil(len(candidates) / evaluations_left))
@@ -154,7 +158,7 @@ def best_chain(
 
     sums = max_evaluations * WORK_OF_OP * chain.problem.graph.num_ops / len(devices) ** 2
     beam = int(np.clip(sums / (chain.num_layers**2 + LEAST_WORK), 1, BEAM))
-    proposed = proposed_stages(chain, devices, beam)
+    proposed = proposed_stages(chain, devices, kinds, beam)
     proposed = proposed[: min(MOST_PROPOSED, max(1, max_evaluations // 4))]
     first = [*(start for start in starts if chain.can_be(start, devices)), *proposed]
     if not first:
@@ -208,7 +212,9 @@ def steepest_descent(
     return best
 
 
-def proposed_stages(chain: LayerChain, devices: Sequence[int], beam: int) -> list[Stages]:
+def proposed_stages(
+    chain: LayerChain, devices: Sequence[int], kinds: Sequence[int], beam: int
+) -> list[Stages]:
     """Return stages for the evaluator to choose from, the most promising first.
 
     They have the least sum of seconds of all stages of which none takes longer than a limit, for
@@ -223,7 +229,6 @@ def proposed_stages(chain: LayerChain, devices: Sequence[int], beam: int) -> lis
     fair = max(fair, float(np.diagonal(load, 1, 1, 2).min(axis=0).max()))
     in_turn = SHARE_IN_TURN / (chain.problem.graph.micro_batch.max(initial=0) + 1)
     paid = load + lack
-    kinds = _kinds(chain.problem, devices)
     cost_of_stages: dict[Stages, float] = {}
     lacks = {0.0, float(lack[np.isfinite(lack)].max())}  # nothing, or as much as there is
     for limit, lack_limit in product(LIMITS, sorted(lacks)):
@@ -240,13 +245,13 @@ def _kinds(problem: PlacementProblem, devices: Sequence[int]) -> list[int]:
     """Return a number for each device; devices that may change places have the same."""
     cluster, seconds = problem.cluster, problem.compute_time
     links, machines = shared_links(cluster.link), shared_links(cluster.machine)
+    unnamed = [replace(device, name="any") for device in cluster.devices]
 
     def alike(first: int, second: int) -> bool:
         swapped = np.arange(cluster.num_devices)
         swapped[[first, second]] = second, first
-        named = replace(cluster.devices[first], name=cluster.devices[second].name)
         return (
-            named == cluster.devices[second]
+            unnamed[first] == unnamed[second]
             and all(
                 np.array_equal(rows[first], rows[second, swapped])
                 for matrix in (cluster.bandwidth, cluster.latency)
@@ -257,12 +262,10 @@ def _kinds(problem: PlacementProblem, devices: Sequence[int]) -> list[int]:
             and np.array_equal(machines, shared_links(cluster.machine[swapped]))
         )
 
-    kinds = []
-    for device in devices:
-        for kind, earlier in enumerate(devices):
-            if earlier == device or alike(earlier, device):
-                kinds.append(kind)
-                break
+    kinds: list[int] = []
+    for position, device in enumerate(devices):
+        equal = (kind for kind in dict.fromkeys(kinds) if alike(devices[kind], device))
+        kinds.append(next(equal, position))
     return kinds
 
 
@@ -350,12 +353,8 @@ def chain_costs(
     layers = chain.num_layers
     layer_bytes = np.bincount(labels, graph.parameter_bytes, layers)
     layer_bytes += np.bincount(labels[graph.tensor_producer], _kept_bytes(graph), layers)
-    load = np.stack(
-        [
-            _sums(np.bincount(labels, chain.problem.busy_time[:, device], layers))
-            for device in devices
-        ]
-    )
+    seconds = chain.problem.busy_time.T[list(devices)]
+    load = np.stack([_sums(np.bincount(labels, column, layers)) for column in seconds])
     memory = cluster.memory_bytes[list(devices)][:, None, None]
     fastest = load[:, np.arange(layers), np.arange(1, layers + 1)].min(axis=0)  # of each layer
     runtime = max(fastest[np.isfinite(fastest)].sum(), np.finfo(np.float64).tiny)
@@ -409,10 +408,12 @@ def _kept_bytes(graph: OpGraph) -> NDArray[np.int64]:
     return graph.tensor_bytes * is_kept
 
 
-def neighbours(stages: Stages, devices: Sequence[int]) -> list[Stages]:
-    """Return stages that differ in one cut or two, or in the devices of one or two stages."""
+def neighbours(stages: Stages, unused: Sequence[int]) -> list[Stages]:
+    """Return stages that differ in one cut or two, or in the devices of one or two stages.
+
+    Of the devices that have none, those that may get some are given.
+    """
     bounds, used = list(stages.bounds), list(stages.devices)
-    unused = [device for device in devices if device not in used]
     variants = []
     for stage in range(1, len(used)):
         low, begin, high = bounds[stage - 1 : stage + 2]
