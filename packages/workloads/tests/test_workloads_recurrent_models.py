@@ -22,7 +22,7 @@ from placeto_workloads import (
 )
 from placeto_workloads.models.enas_recurrent import RecurrentLayer
 from placeto_workloads.models.nmt import Attention, TranslationModel
-from placeto_workloads.models.unrolled import LSTM, ResidualLSTMStep
+from placeto_workloads.models.unrolled import LSTM, residual_lstm_step
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_an_lstm_step_is_that_of_pytorch() -> None:
 
 
 def test_a_residual_layer_adds_its_first_input_to_the_output_only() -> None:
-    layer = LSTM(3 + 2, 3, 1, ResidualLSTMStep)
+    layer = LSTM(3 + 2, 3, 1, residual_lstm_step)
     below, context = torch.rand(2, 3), torch.rand(2, 2)
     output, (hidden, _) = layer(0, (below, context), (torch.rand(2, 3), torch.rand(2, 3)))
     torch.testing.assert_close(output, hidden + below)

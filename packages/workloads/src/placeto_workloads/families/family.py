@@ -183,7 +183,7 @@ def family(
     >>> ptb = family("ptb", seed=1)
     >>> len(ptb.training), len(ptb.test), ptb.num_groups
     (16, 16, 128)
-    >>> ptb.training[0].training_step().model.cell.step0.cell.num_nodes
+    >>> len(ptb.training[0].training_step().model.cell.weights)
     12
     """
     if name not in family_names():

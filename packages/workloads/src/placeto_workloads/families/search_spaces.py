@@ -16,7 +16,6 @@ from placeto_workloads.models.cell_architecture import (
     Activation,
     Block,
     ConvolutionalArchitecture,
-    ConvolutionalCell,
     Operation,
     RecurrentCell,
     cell_with_loose_ends,
@@ -159,14 +158,7 @@ class ConvolutionalSpace(SearchSpace):
         generator
             Source of random numbers.
         """
-        return ConvolutionalArchitecture(self._cell(generator), self._cell(generator))
-
-    def _cell(self, generator: np.random.Generator) -> ConvolutionalCell:
-        blocks = []
-        for states in range(self.num_input_states, self.num_input_states + self.num_nodes):
-            left, right = (int(state) for state in generator.integers(states, size=2))
-            blocks.append(_block(left, right, *generator.integers(self.num_operations, size=2)))
-        return cell_with_loose_ends(tuple(blocks))
+        return self.architecture(generator.integers(self.counts).tolist())
 
 
 def _block(left: int, right: int, left_choice: int, right_choice: int) -> Block:

@@ -168,19 +168,14 @@ def batch_normalisation(channels: int) -> nn.BatchNorm2d:
     return layer
 
 
-class Projection(nn.Module):
-    """ReLU, a convolution of 1x1 and batch normalisation: other channels, the same size."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.activation = nn.ReLU()
-        self.convolution = nn.Conv2d(inputs, outputs, 1, bias=False)
-        self.normalisation = batch_normalisation(outputs)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return float32[batch, outputs, height, width]."""
-        projected: Tensor = self.normalisation(self.convolution(self.activation(features)))
-        return projected
+def projection(inputs: int, outputs: int) -> nn.Sequential:
+    """Return ReLU, a convolution of 1x1 and batch normalisation: other channels, the same size."""
+    layers = OrderedDict[str, nn.Module](
+        activation=nn.ReLU(),
+        convolution=nn.Conv2d(inputs, outputs, 1, bias=False),
+        normalisation=batch_normalisation(outputs),
+    )
+    return nn.Sequential(layers)
 
 
 class FactorisedReduction(nn.Module):
@@ -206,21 +201,16 @@ class FactorisedReduction(nn.Module):
         return reduced
 
 
-class SeparableConvolution(nn.Module):
-    """A depthwise-separable convolution, applied twice; the first time with the stride.
+def separable_convolutions(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
+    """Return a depthwise-separable convolution, applied twice; the first time with the stride.
 
     Each time ReLU, a convolution of each channel, one of 1x1 and batch normalisation.
     """
-
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int) -> None:
-        super().__init__()
-        self.first = _separable_convolution(inputs, outputs, kernel, stride)
-        self.second = _separable_convolution(outputs, outputs, kernel, 1)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return float32[batch, outputs, height / stride, width / stride], rounded up."""
-        convolved: Tensor = self.second(self.first(features))
-        return convolved
+    layers = OrderedDict[str, nn.Module](
+        first=_separable_convolution(inputs, outputs, kernel, stride),
+        second=_separable_convolution(outputs, outputs, kernel, 1),
+    )
+    return nn.Sequential(layers)
 
 
 def operation_layer(operation: Operation, inputs: int, outputs: int, stride: int) -> nn.Module:
@@ -230,7 +220,7 @@ def operation_layer(operation: Operation, inputs: int, outputs: int, stride: int
     outputs differ.
     """
     if operation in _KERNELS:
-        return SeparableConvolution(inputs, outputs, _KERNELS[operation], stride)
+        return separable_convolutions(inputs, outputs, _KERNELS[operation], stride)
     if operation is Operation.IDENTITY:
         return adjustment(inputs, outputs, stride)
     pool: nn.Module
@@ -238,26 +228,25 @@ def operation_layer(operation: Operation, inputs: int, outputs: int, stride: int
         pool = nn.MaxPool2d(3, stride, padding=1)
     else:
         pool = nn.AvgPool2d(3, stride, padding=1, count_include_pad=False)
-    return pool if inputs == outputs else nn.Sequential(pool, Projection(inputs, outputs))
+    return pool if inputs == outputs else nn.Sequential(pool, projection(inputs, outputs))
 
 
 def adjustment(inputs: int, outputs: int, stride: int) -> nn.Module:
     """Return the layer that gives features other channels or half the size, as far as needed."""
     if stride == 2:
         return FactorisedReduction(inputs, outputs)
-    return nn.Identity() if inputs == outputs else Projection(inputs, outputs)
+    return nn.Identity() if inputs == outputs else projection(inputs, outputs)
 
 
 def _separable_convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
-    layers = nn.Sequential()
-    layers.add_module("activation", nn.ReLU())
-    layers.add_module(
-        "depthwise",
-        nn.Conv2d(inputs, inputs, kernel, stride, kernel // 2, groups=inputs, bias=False),
+    depthwise = nn.Conv2d(inputs, inputs, kernel, stride, kernel // 2, groups=inputs, bias=False)
+    layers = OrderedDict[str, nn.Module](
+        activation=nn.ReLU(),
+        depthwise=depthwise,
+        pointwise=nn.Conv2d(inputs, outputs, 1, bias=False),
+        normalisation=batch_normalisation(outputs),
     )
-    layers.add_module("pointwise", nn.Conv2d(inputs, outputs, 1, bias=False))
-    layers.add_module("normalisation", batch_normalisation(outputs))
-    return layers
+    return nn.Sequential(layers)
 
 
 @of_checked_sizes

@@ -1,6 +1,7 @@
 """Language models of recurrent cells from the ENAS search space (Pham et al. 2018, section 2.1)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +80,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary_size, units)
         self.cell = RecurrentLayer(cell, units, steps)
-        self.softmax = UnrolledLayer(SharedSoftmaxStep, steps)
+        self.softmax = UnrolledLayer(shared_softmax_step, steps)
 
     def forward(self, words: Tensor) -> Tensor:
         """Return the loss of int64[steps + 1, batch], averaged over all words."""
@@ -97,7 +98,7 @@ class RecurrentLayer(UnrolledLayer):
     """One layer of a recurrent cell."""
 
     def __init__(self, cell: RecurrentCell, units: int, steps: int) -> None:
-        super().__init__(lambda: RecurrentStep(cell), steps)
+        super().__init__(partial(recurrent_step, cell), steps)
         self.weights = nn.ParameterList(
             [
                 uniform_weight(2 * units, 2 * units),  # of the first node: input and state
@@ -111,31 +112,25 @@ class RecurrentLayer(UnrolledLayer):
         return new_state
 
 
-class RecurrentStep(nn.Module):
-    """One step of a recurrent cell."""
-
-    def __init__(self, cell: RecurrentCell) -> None:
-        super().__init__()
-        self.cell = cell
-
-    def forward(self, word: Tensor, state: Tensor, weights: Sequence[Tensor]) -> Tensor:
-        first_activation, *later_activations = self.cell.activations
-        cell_input = torch.cat([word, state], dim=1)
-        nodes = [_highway(torch.mm(cell_input, weights[0]), state, first_activation)]
-        for activation, earlier, weight in zip(
-            later_activations, self.cell.inputs, weights[1:], strict=True
-        ):
-            carried = nodes[earlier]
-            nodes.append(_highway(torch.mm(carried, weight), carried, activation))
-        ends = [nodes[node] for node in self.cell.loose_ends]
-        return torch.stack(ends).mean(dim=0)
+def recurrent_step(
+    cell: RecurrentCell, word: Tensor, state: Tensor, weights: Sequence[Tensor]
+) -> Tensor:
+    """Return the new state after one step of a recurrent cell."""
+    first_activation, *later_activations = cell.activations
+    cell_input = torch.cat([word, state], dim=1)
+    nodes = [_highway(torch.mm(cell_input, weights[0]), state, first_activation)]
+    for activation, earlier, weight in zip(
+        later_activations, cell.inputs, weights[1:], strict=True
+    ):
+        carried = nodes[earlier]
+        nodes.append(_highway(torch.mm(carried, weight), carried, activation))
+    ends = [nodes[node] for node in cell.loose_ends]
+    return torch.stack(ends).mean(dim=0)
 
 
-class SharedSoftmaxStep(nn.Module):
-    """The softmax of one step, with the weights of the embedding, and its loss."""
-
-    def forward(self, state: Tensor, labels: Tensor, embedding: Tensor) -> Tensor:
-        return functional.cross_entropy(functional.linear(state, embedding), labels)
+def shared_softmax_step(state: Tensor, labels: Tensor, embedding: Tensor) -> Tensor:
+    """Return the loss of one step, by a softmax with the weights of the embedding."""
+    return functional.cross_entropy(functional.linear(state, embedding), labels)
 
 
 def _highway(projected: Tensor, carried: Tensor, activation: Activation) -> Tensor:

@@ -14,9 +14,9 @@ from placeto_workloads.models.training_step import (
 from placeto_workloads.models.unrolled import (
     LSTM,
     LSTMState,
-    LSTMStep,
-    ResidualLSTMStep,
     UnrolledLayer,
+    lstm_step,
+    residual_lstm_step,
     uniform_weight,
 )
 
@@ -128,7 +128,7 @@ class Encoder(nn.Module):
         self.output_size = 2 * units
         self.upper_layers = [f"layer{layer}" for layer in range(1, layers)]
         for layer, name in enumerate(self.upper_layers, start=1):
-            self.add_module(name, LSTM(self.output_size, units, steps, _step_of_layer(layer)))
+            self.add_module(name, _lstm(layer, self.output_size, units, steps))
             self.output_size = units
 
     def forward(self, words: Sequence[Tensor]) -> tuple[list[Tensor], list[LSTMState]]:
@@ -164,7 +164,7 @@ class Decoder(nn.Module):
         super().__init__()
         inputs = units + context_size
         for layer in range(layers):
-            self.add_module(f"layer{layer}", LSTM(inputs, units, steps, _step_of_layer(layer)))
+            self.add_module(f"layer{layer}", _lstm(layer, inputs, units, steps))
 
     def forward(
         self, step: int, word: Tensor, context: Tensor, states: list[LSTMState]
@@ -180,7 +180,7 @@ class Attention(UnrolledLayer):
     """Additive attention (Bahdanau et al. 2015; Wu et al. 2016, equation 4)."""
 
     def __init__(self, memory_size: int, units: int, steps: int) -> None:
-        super().__init__(AttentionStep, steps)
+        super().__init__(attention_step, steps)
         self.keys = nn.Linear(memory_size, units, bias=False)
         self.query = uniform_weight(units, units)
         self.score = uniform_weight(units, 1)
@@ -191,22 +191,20 @@ class Attention(UnrolledLayer):
         return context
 
 
-class AttentionStep(nn.Module):
-    """The attention of one step."""
-
-    def forward(
-        self, decoder_state: Tensor, keys: Tensor, memory: Tensor, query: Tensor, score: Tensor
-    ) -> Tensor:
-        hidden = torch.tanh(keys + torch.mm(decoder_state, query).unsqueeze(1))
-        weights = torch.softmax(torch.matmul(hidden, score), dim=1)
-        return torch.bmm(weights.transpose(1, 2), memory).squeeze(1)
+def attention_step(
+    decoder_state: Tensor, keys: Tensor, memory: Tensor, query: Tensor, score: Tensor
+) -> Tensor:
+    """Return the context of one step."""
+    hidden = torch.tanh(keys + torch.mm(decoder_state, query).unsqueeze(1))
+    weights = torch.softmax(torch.matmul(hidden, score), dim=1)
+    return torch.bmm(weights.transpose(1, 2), memory).squeeze(1)
 
 
 class Softmax(UnrolledLayer):
     """A softmax over the vocabulary with its loss."""
 
     def __init__(self, units: int, vocabulary_size: int, steps: int) -> None:
-        super().__init__(SoftmaxStep, steps)
+        super().__init__(softmax_step, steps)
         self.weight = uniform_weight(units, vocabulary_size)
         self.bias = nn.Parameter(torch.zeros(vocabulary_size))
 
@@ -216,11 +214,9 @@ class Softmax(UnrolledLayer):
         return loss
 
 
-class SoftmaxStep(nn.Module):
-    """The softmax of one step."""
-
-    def forward(self, features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return functional.cross_entropy(torch.addmm(bias, features, weight), labels)
+def softmax_step(features: Tensor, labels: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the loss of one step."""
+    return functional.cross_entropy(torch.addmm(bias, features, weight), labels)
 
 
 def _unrolled(
@@ -234,5 +230,6 @@ def _unrolled(
     return outputs, state
 
 
-def _step_of_layer(layer: int) -> type[LSTMStep]:
-    return ResidualLSTMStep if layer >= FIRST_RESIDUAL_LAYER else LSTMStep
+def _lstm(layer: int, inputs: int, units: int, steps: int) -> LSTM:
+    compute = residual_lstm_step if layer >= FIRST_RESIDUAL_LAYER else lstm_step
+    return LSTM(inputs, units, steps, compute)

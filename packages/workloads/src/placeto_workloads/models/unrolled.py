@@ -13,42 +13,49 @@ from torch import Tensor, nn
 LSTMState = tuple[Tensor, Tensor]
 
 
+class Step(nn.Module):
+    """One step of a layer, which a function computes."""
+
+    def __init__(self, compute: Callable[..., Any]) -> None:
+        super().__init__()
+        self.compute = compute
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.compute(*arguments)
+
+
 class UnrolledLayer(nn.Module):
     """A layer that computes the same at every step, with the same weights."""
 
-    def __init__(self, make_step: Callable[[], nn.Module], num_steps: int) -> None:
+    def __init__(self, compute: Callable[..., Any], num_steps: int) -> None:
         super().__init__()
         for step in range(num_steps):
-            self.add_module(f"step{step}", make_step())
+            self.add_module(f"step{step}", Step(compute))
 
     def at_step(self, step: int, *arguments: Any) -> Any:
         """Return what the module of one step computes."""
         return self.get_submodule(f"step{step}")(*arguments)
 
 
-class LSTMStep(nn.Module):
-    """One step of an LSTM layer; all gates are one matrix product."""
-
-    def forward(
-        self, inputs: tuple[Tensor, ...], state: LSTMState, weight: Tensor, bias: Tensor
-    ) -> tuple[Tensor, LSTMState]:
-        last_output, last_cell = state
-        gates = torch.addmm(bias, torch.cat([*inputs, last_output], dim=1), weight)
-        write, forget, candidate, read = gates.chunk(4, dim=1)
-        kept_cell = torch.sigmoid(forget) * last_cell
-        cell = kept_cell + torch.sigmoid(write) * torch.tanh(candidate)
-        output = torch.sigmoid(read) * torch.tanh(cell)
-        return output, (output, cell)
+def lstm_step(
+    inputs: tuple[Tensor, ...], state: LSTMState, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, LSTMState]:
+    """Compute one step of an LSTM layer; all gates are one matrix product."""
+    last_output, last_cell = state
+    gates = torch.addmm(bias, torch.cat([*inputs, last_output], dim=1), weight)
+    write, forget, candidate, read = gates.chunk(4, dim=1)
+    kept_cell = torch.sigmoid(forget) * last_cell
+    cell = kept_cell + torch.sigmoid(write) * torch.tanh(candidate)
+    output = torch.sigmoid(read) * torch.tanh(cell)
+    return output, (output, cell)
 
 
-class ResidualLSTMStep(LSTMStep):
-    """One step of an LSTM layer whose first input is added to its output."""
-
-    def forward(
-        self, inputs: tuple[Tensor, ...], state: LSTMState, weight: Tensor, bias: Tensor
-    ) -> tuple[Tensor, LSTMState]:
-        output, new_state = super().forward(inputs, state, weight, bias)
-        return output + inputs[0], new_state
+def residual_lstm_step(
+    inputs: tuple[Tensor, ...], *state_and_weights: Any
+) -> tuple[Tensor, LSTMState]:
+    """Compute one step of an LSTM layer whose first input is added to its output."""
+    output, new_state = lstm_step(inputs, *state_and_weights)
+    return output + inputs[0], new_state
 
 
 class LSTM(UnrolledLayer):
@@ -59,9 +66,9 @@ class LSTM(UnrolledLayer):
         inputs: int,
         units: int,
         num_steps: int,
-        make_step: Callable[[], nn.Module] = LSTMStep,
+        compute: Callable[..., tuple[Tensor, LSTMState]] = lstm_step,
     ) -> None:
-        super().__init__(make_step, num_steps)
+        super().__init__(compute, num_steps)
         self.weight = uniform_weight(inputs + units, 4 * units)
         self.bias = nn.Parameter(torch.zeros(4 * units))
 
