@@ -158,7 +158,7 @@ def _cluster(document: _ClusterFile) -> Cluster:
     if has_links:
         machines, machine_names = _machines(document, members)
         links = _links(document, names, members)
-        machine = np.array(machines, np.int32)
+        machine = np.array(machines)
         return Cluster(**common, **links, machine=machine, machine_names=machine_names)
     shape = (len(names), len(names))
     return Cluster(

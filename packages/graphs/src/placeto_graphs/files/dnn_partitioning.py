@@ -146,9 +146,9 @@ def _graph(file: _File) -> OpGraph:
             [_whole_bytes(f"nodes[{op}].size", node.size) for op, node in enumerate(nodes)]
         ),
         colocation=np.array([ids.setdefault(node.colorClass, len(ids) - 1) for node in nodes]),
-        tensor_producer=np.array([*costs], np.int32),
-        tensor_bytes=np.array([*sizes.values()], np.int64),
-        edges=np.array([(tensor_of_op[op], reader) for op, reader in edges]).reshape(-1, 2),
+        tensor_producer=np.array([*costs]),
+        tensor_bytes=np.array([*sizes.values()]),
+        edges=np.array([(tensor_of_op[op], reader) for op, reader in edges]),
     )
 
 

@@ -225,16 +225,17 @@ def _training_graph(
             for reader in readers:
                 send(backward[reader], size, [backward_op])
     op_names, op_types, layer_of_op, op_seconds, parameter_bytes = zip(*ops, strict=True)
+    makers, sizes = zip(*tensors, strict=True)
     is_backward = np.arange(len(ops)) >= len(ops) - len(layers)
     return OpGraph(
         op_names=op_names,
         op_types=op_types,
         scopes=tuple(layers[layer].scope for layer in layer_of_op),
         phases=np.where(is_backward, Phase.BACKWARD, Phase.FORWARD),
-        parameter_bytes=np.array(parameter_bytes, np.int64),
-        colocation=np.array(layer_of_op, np.int32),
-        tensor_producer=np.array([maker for maker, _ in tensors], np.int32),
-        tensor_bytes=np.array([size for _, size in tensors], np.int64),
-        edges=np.array(edges, np.int32),
+        parameter_bytes=np.array(parameter_bytes),
+        colocation=np.array(layer_of_op),
+        tensor_producer=np.array(makers),
+        tensor_bytes=np.array(sizes),
+        edges=np.array(edges),
         measured_time={kind: np.array(op_seconds)},
     )

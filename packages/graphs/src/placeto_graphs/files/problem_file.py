@@ -141,13 +141,11 @@ def save_problem(problem: PlacementProblem, path: str | os.PathLike[str]) -> Non
     """
     cluster, hierarchy = problem.cluster, problem.hierarchy
     index_of_column: dict[bytes, int] = {}
-    device_column: list[int] = []
-    first_devices: list[int] = []
-    for device, column in enumerate(problem.compute_time.T):
-        if column.tobytes() not in index_of_column:
-            index_of_column[column.tobytes()] = len(first_devices)
-            first_devices.append(device)
-        device_column.append(index_of_column[column.tobytes()])
+    device_column = [
+        index_of_column.setdefault(column.tobytes(), len(index_of_column))
+        for column in problem.compute_time.T
+    ]
+    _, first_devices = np.unique(device_column, return_index=True)
     in_cluster = {name: getattr(cluster, name) for name in _Cluster.__struct_fields__}
     in_cluster["kinds"] = encoded_kinds(cluster.kinds)
     levels = None

@@ -169,18 +169,14 @@ def colocate_scopes(graph: OpGraph, pattern: str) -> Grouping:
     array([0, 0, 1], dtype=int32)
     """
     compiled_pattern = _compiled("pattern", pattern)
+    matches = {scope: compiled_pattern.match(scope) for scope in set(graph.scopes)}
     first_op: dict[str, int] = {}
-    group_of_scope: dict[str, int | None] = {}
-    members, leaders = [], []
+    leaders = np.arange(graph.num_ops)
     for op, scope in enumerate(graph.scopes):
-        if scope not in group_of_scope:
-            match = compiled_pattern.match(scope)
-            group_of_scope[scope] = first_op.setdefault(match.group(), op) if match else None
-        leader = group_of_scope[scope]
-        if leader is not None:
-            members.append(op)
-            leaders.append(leader)
-    return _joined(graph, np.array(members, np.int64), np.array(leaders, np.int64))
+        match = matches[scope]
+        if match:
+            leaders[op] = first_op.setdefault(match.group(), op)
+    return grouping_of_labels(graph, leaders)
 
 
 def _compiled(field: str, pattern: str) -> re.Pattern[str]:

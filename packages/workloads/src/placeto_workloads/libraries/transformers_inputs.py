@@ -86,15 +86,16 @@ class _Inputs:
         self._config: Any = model.config
         self._text: Any = self._config.get_text_config()
         self._class = type(model).__name__
-        parameters = inspect.signature(model.forward).parameters
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        self._arguments: set[str] = set()
-        self._required: set[str] = set()
-        for key, parameter in parameters.items():
-            if parameter.kind not in variadic:
-                self._arguments.add(key)
-                if parameter.default is parameter.empty:
-                    self._required.add(key)
+        parameters = [
+            parameter
+            for parameter in inspect.signature(model.forward).parameters.values()
+            if parameter.kind not in variadic
+        ]
+        self._arguments = {parameter.name for parameter in parameters}
+        self._required = {
+            parameter.name for parameter in parameters if parameter.default is parameter.empty
+        }
         self._required |= REQUIRED_ARGUMENTS & self._arguments
         if self._class.startswith(("Git", "Vilt")):
             self._required.add("pixel_values")
