@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ import torch
 import torch._export.serde.serialize
 import torch.export
 from torch import nn
-from torch.nn import functional
 
 from placeto_capture.errors import CaptureError
 from placeto_capture.programs.step import ProgramStep
@@ -47,8 +46,8 @@ def exported_step(path: str | os.PathLike[str], *, trust: bool) -> ProgramStep:
         graph: Any = getattr(module, "graph", None)
         for node in list(getattr(graph, "nodes", ())):
             node.meta.clear()  # fake tensors among it cannot be copied with the model
-            if node.target in REPLACED:
-                node.target = REPLACED[node.target]
+            if node.target is torch.ops.higher_order.cond:
+                node.target = _cond
             elif node.target is torch.ops.aten._assert_tensor_metadata.default:
                 graph.erase_node(node)  # autocast of a GPU gives other dtypes than that of a CPU
     model.register_forward_hook(_without_interpreter, always_call=True)
@@ -99,21 +98,6 @@ def _without_interpreter(_module: nn.Module, _arguments: Any, _result: Any) -> N
         error.args = (str(error.args[0]).partition("\n\nWhile executing %")[0], *error.args[1:])
 
 
-def _late(holder: Any, name: str) -> Callable[..., Any]:
-    """Return a function that is looked up when it is called."""
-
-    def run(*args: Any, **keywords: Any) -> Any:
-        return getattr(holder, name)(*args, **keywords)
-
-    return run
-
-
-# By the functions that capture replaces, such as by kernels of a GPU.
-REPLACED: dict[Any, Any] = {
-    torch.ops.aten.dropout.default: _late(functional, "dropout"),
-    torch.ops.aten.scaled_dot_product_attention.default: _late(
-        functional, "scaled_dot_product_attention"
-    ),
-    torch.ops.aten.rms_norm.default: _late(torch, "rms_norm"),
-    torch.ops.higher_order.cond: _late(torch, "cond"),
-}
+def _cond(*args: Any, **keywords: Any) -> Any:
+    """Run `torch.cond` as it is when it is called: capture replaces it."""
+    return torch.cond(*args, **keywords)

@@ -48,18 +48,10 @@ WEIGHTS: Places = {  # that some exporters write as constants
     "MatMul": (0, 1),
 }
 PATH = re.compile(r"\w+(\.\w+){0,99}")
-# The numbers of TensorProto.DataType.
-DTYPES = {
-    1: torch.float32,
-    2: torch.uint8,
-    3: torch.int8,
-    5: torch.int16,
-    6: torch.int32,
-    7: torch.int64,
-    9: torch.bool,
-    10: torch.float16,
-    11: torch.float64,
-    16: torch.bfloat16,
+# Names of numbers that ONNX and PyTorch share.
+NUMBERS = "bfloat16 bool double float float16 int16 int32 int64 int8 uint8"
+DTYPES: dict[int, torch.dtype] = {
+    onnx.TensorProto.DataType.Value(name.upper()): getattr(torch, name) for name in NUMBERS.split()
 }
 # What makes constants, or a constant of the shape of a tensor.
 OF_CONSTANTS = {"Constant", "ConstantOfShape", "EyeLike", "Range", "Shape", "Size"}
