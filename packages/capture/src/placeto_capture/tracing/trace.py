@@ -3,11 +3,12 @@
 A tensor argument is a `View` of a storage, so that views need no calls: ops pass storages.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from placeto_graphs import FREE_TYPE, Phase, TokenCache
 
@@ -210,29 +211,12 @@ def view_in(tensor: torch.Tensor, storage: int) -> View:
     )
 
 
-def leaves_of(value: Any) -> list[Any]:
-    """Return what is in the arguments of a call, or in what it returned, in any lists."""
-    if isinstance(value, dict):
-        value = value.values()
-    elif isinstance(value, View) or not isinstance(value, (list, tuple)):
-        return [value]
-    return [leaf for element in value for leaf in leaves_of(element)]
-
-
-def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Return the arguments of a call, or a list of them, with what a function returns for each."""
-    if isinstance(value, dict):
-        return {name: mapped(function, element) for name, element in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)([mapped(function, element) for element in value])
-    return function(value)
-
-
 def tensor_leaves(value: Any) -> list[torch.Tensor | None]:
     """Return the tensors of what an op returned, and None for what is no tensor."""
-    return [leaf if isinstance(leaf, torch.Tensor) else None for leaf in leaves_of(value)]
+    return [leaf if isinstance(leaf, torch.Tensor) else None for leaf in tree_leaves(value)]
 
 
 def views_in(value: Any) -> list[View]:
     """Return the views in the arguments of a call."""
-    return [leaf for leaf in leaves_of(value) if isinstance(leaf, View)]
+    leaves = tree_leaves(value, is_leaf=lambda node: isinstance(node, View))
+    return [leaf for leaf in leaves if isinstance(leaf, View)]

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from placeto_capture.errors import CaptureError, StepError
 from placeto_capture.tracing.fake_memory import FakeMemory, Region
@@ -45,7 +46,6 @@ from placeto_capture.tracing.trace import (
     Placeholder,
     Trace,
     View,
-    mapped,
     tensor_leaves,
     view_in,
     views_in,
@@ -206,7 +206,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         if func is not LIFT_FRESH:
-            args, kwargs = mapped(self._fake, args), mapped(self._fake, kwargs)
+            args, kwargs = tree_map(self._fake, (args, kwargs))
         # Autograd puts gradients in place, but for a dispatch mode it copies them.
         if f"{function.name}_" in PUTS and self._are_new_zeros(args[0]):
             in_place = getattr(torch.ops.aten, f"{func._opname}_")
