@@ -3,6 +3,7 @@
 Begin to read at `place_source`.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -270,7 +271,7 @@ def place_source(
         warm_up_evaluator(evaluator.make(problem, None))
     began = time.monotonic()
     proposals = _proposals(source, options, evaluator, has_schedule=schedule is not None)
-    limit = None if seconds is None else seconds * MOST_OF_SECONDS
+    limit = math.inf if seconds is None else seconds * MOST_OF_SECONDS
     copies, reason = best_copies(proposals, progress, limit)
     if seconds is not None:
         rest = max(seconds - (time.monotonic() - began), seconds * (1 - MOST_OF_SECONDS))
@@ -290,14 +291,16 @@ def _proposals(
 
 
 def best_copies(
-    proposals: Iterable[PlacedCopies], progress: Progress, seconds: float | None = None
+    proposals: Iterable[PlacedCopies], progress: Progress, seconds: float = math.inf
 ) -> tuple[list[PlacedCopies], str]:
     """Return the best copies of each kind, and a reason if not all were priced.
 
-    The first ones are priced whatever time it takes. Ctrl-C and errors leave out later ones, too.
+    The seconds begin when the first ones are priced, for which another batch is captured. Ctrl-C
+    and errors leave out later ones, too.
     """
     best_of: dict[tuple[object, ...], PlacedCopies] = {}  # in parts of the same kind
-    reason, began = "", time.monotonic()
+    reason = ""
+    deadline: float | None = None
     progress.update("copies of the model ...")
     try:
         for proposal in proposals:
@@ -306,8 +309,10 @@ def best_copies(
             is_equal = len(set(copies.samples)) == 1
             key = (choice.devices, copies.devices, copies.shard, is_equal)
             best_of[key] = min(best_of.get(key, proposal), proposal, key=attrgetter("rank"))
-            if seconds is not None and time.monotonic() - began >= seconds:
-                reason = f"pricing them took the first {seconds:g} s; give more --seconds"
+            now = time.monotonic()
+            deadline = now + seconds if deadline is None else deadline
+            if now >= deadline:
+                reason = f"{seconds:g} s are over; give more seconds"
                 break
     except KeyboardInterrupt:
         reason = "interrupted"
