@@ -139,7 +139,6 @@ class Frontier(Timetable):
         self._total = permanent + self._temporary
         self._free_bytes = problem.cluster.memory_bytes
         self._possible = tasks.candidates.copy()  # one device once a group has been placed
-        self._find_room()
         for task in self.ready:
             self.arrivals[task] = self.arrival(task)
 
@@ -166,18 +165,23 @@ class Frontier(Timetable):
         if not self._ops_left[group]:
             self._free_bytes[self.placement[group]] += self._temporary[group]
         if settled or not self._ops_left[group]:
-            self._find_room()
+            self._bring_data()
         return settled
 
-    def _find_room(self) -> None:
-        """Find the devices that groups may go to, and with that where data can be.
+    def candidates(self, groups: int | NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Return bool[..., D], the devices that groups may go to, as things stand.
 
         Where no candidate has the memory, the one with the most to spare has to take a group.
         """
-        fits = self._possible & (self._total[:, None] <= self._free_bytes)
-        spare = np.where(self._possible, self._free_bytes, np.iinfo(np.int64).min)
-        fits[np.arange(len(fits)), spare.argmax(axis=1)] |= ~fits.any(axis=1)
-        self.candidates = fits
+        possible = self._possible[groups]
+        fits = possible & (self._total[groups, None] <= self._free_bytes)
+        spare = np.where(possible, self._free_bytes, np.iinfo(np.int64).min)
+        most = np.arange(self.tasks.num_devices) == spare.argmax(axis=-1)[..., None]
+        candidates: NDArray[np.bool_] = np.where(fits.any(axis=-1, keepdims=True), fits, most)
+        return candidates
+
+    def _bring_data(self) -> None:
+        """Find when data can be where the ready tasks may go, which the candidates decide."""
         for task in self.ready:
             if self.tasks.data[task]:
                 self.arrivals[task] = self.arrival(task)
@@ -198,14 +202,9 @@ def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list
     frontier = Frontier(problem, tasks)
     awake: dict[int, tuple[int, float]] = {}  # by device: the child, and until when
 
-    def preference(pair: tuple[int, int]) -> tuple[float, ...]:
-        task, device = pair
-        is_child = device in awake and awake[device][0] == task
-        return is_child, -level[task], device in awake, tasks.seconds[task, device], *pair
-
     while frontier.ready:
         ready = np.array([*frontier.ready])
-        eligible = frontier.candidates[tasks.group_of[ready]]
+        eligible = frontier.candidates(tasks.group_of[ready])
         start = frontier.starts(ready)
         urgent = np.where(eligible, frontier.arrivals[ready], 0.0).max(axis=1)
         for device, (child, until) in list(awake.items()):
@@ -213,12 +212,23 @@ def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list
                 del awake[device]
                 continue
             is_other = ready != child
-            first = np.minimum(urgent[is_other], until)
-            start[is_other, device] = np.maximum(start[is_other, device], first)
+            earliest = np.minimum(urgent[is_other], until)
+            start[is_other, device] = np.maximum(start[is_other, device], earliest)
         start[~eligible] = np.inf
         rows, devices = np.nonzero(start == start.min())
-        pairs = zip(ready[rows].tolist(), devices.tolist(), strict=True)
-        task, device = min(pairs, key=preference)
+        children = np.full(tasks.num_devices, NOWHERE)  # of the devices that are awake
+        children[list(awake)] = [child for child, _ in awake.values()]
+        tied = ready[rows]
+        preference = (  # the last one counts most
+            devices,
+            tied,
+            tasks.seconds[tied, devices],
+            children[devices] != NOWHERE,
+            -level[tied],
+            children[devices] == tied,
+        )
+        first = np.lexsort(preference)[0]
+        task, device = int(tied[first]), int(devices[first])
         frontier.add(task, device, float(start.min()))
         awake.pop(device, None)
         child = favourite[task]
@@ -232,7 +242,7 @@ def with_favourites(problem: PlacementProblem, tasks: TaskGraph, favourite: list
 def _first_start(frontier: Frontier, task: int, device: int) -> float:
     """Return a time before which a task cannot start on a device; infinity for never."""
     tasks = frontier.tasks
-    if frontier.scheduled[task] or not frontier.candidates[tasks.group_of[task], device]:
+    if frontier.scheduled[task] or not frontier.candidates(tasks.group_of[task])[device]:
         return np.inf
     if not frontier.missing[task]:
         return float(frontier.arrivals[task, device])

@@ -70,7 +70,10 @@ class TaskGraph:
                 self.successors[source].append((waiter, 0.0))
 
     def transfers(
-        self, size: int | None, sources: int | list[int], readers: slice | range = slice(None)
+        self,
+        size: int | None,
+        sources: int | NDArray[np.intp],
+        readers: slice | NDArray[np.intp] = slice(None),
     ) -> NDArray[np.float64]:
         """Return the seconds that bytes, or nothing, take from devices to all, or to readers."""
         if size is None:
@@ -118,7 +121,6 @@ class Timetable:
 
     def __init__(self, tasks: TaskGraph) -> None:
         self.tasks = tasks
-        self.candidates = tasks.candidates  # devices that each group may go to, as things stand
         self.placement = np.full(tasks.num_groups, NOWHERE, np.int32)
         self.start, self.finish = np.zeros((2, tasks.num_tasks))
         self.free = np.zeros(tasks.num_devices)  # end of all that is scheduled on each device
@@ -128,12 +130,17 @@ class Timetable:
         self.newly_ready = [task for task in tasks.order if not self.missing[task]]
         self.ready = dict.fromkeys(self.newly_ready)
 
+    def candidates(self, groups: int | NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Return bool[..., D], the devices that groups may go to, as things stand."""
+        candidates: NDArray[np.bool_] = self.tasks.candidates[groups]
+        return candidates
+
     def devices(self, task: int) -> NDArray[np.intp]:
         """Return the devices that a task may go to: that of its group, if it has one."""
         group = self.tasks.group_of[task]
         if self.placement[group] != NOWHERE:
             return self.placement[[group]].astype(np.intp)
-        return np.flatnonzero(self.candidates[group])
+        return np.flatnonzero(self.candidates(group))
 
     def sent(self, task: int, size: int | None) -> NDArray[np.float64]:
         """Return float64[D], when so many bytes of a scheduled task can be on each device.
@@ -151,10 +158,10 @@ class Timetable:
         arrival = np.zeros(self.tasks.num_devices)
         for source, size in self.tasks.predecessors[task]:
             np.maximum(arrival, self.sent(source, size), out=arrival)
-        readers = range(self.tasks.num_devices)
         for data, size in self.tasks.data[task]:
-            homes = [self._home(int(self.tasks.group_of[data]), reader) for reader in readers]
-            np.maximum(arrival, self.tasks.transfers(size, homes, readers), out=arrival)
+            homes = self._homes(int(self.tasks.group_of[data]))
+            sent = self.tasks.transfers(size, homes, np.arange(self.tasks.num_devices))
+            np.maximum(arrival, sent, out=arrival)
         return arrival
 
     def add(self, task: int, device: int, start: float) -> list[int]:
@@ -162,7 +169,7 @@ class Timetable:
         settled = self._settle(int(self.tasks.group_of[task]), device)
         for data, _ in self.tasks.data[task]:
             group = int(self.tasks.group_of[data])
-            settled += self._settle(group, self._home(group, device))
+            settled += self._settle(group, int(self._homes(group)[device]))
         seconds = float(self.tasks.seconds[task, device])
         self.start[task], self.finish[task] = start, start + seconds
         self.free[device] = max(self.free[device], self.finish[task])
@@ -181,7 +188,7 @@ class Timetable:
     def completed(self) -> "Timetable":
         """Return the schedule once every task is in it; what is left are data that nobody reads."""
         for group in np.flatnonzero(self.placement == NOWHERE).tolist():
-            self._settle(group, int(self.candidates[group].argmax()))
+            self._settle(group, int(self.candidates(group).argmax()))
         return self
 
     def _settle(self, group: int, device: int) -> list[int]:
@@ -190,8 +197,9 @@ class Timetable:
         self.placement[group] = device
         return [group]
 
-    def _home(self, group: int, reader: int) -> int:
-        """Return where data are: with their group, else with the device that reads them first."""
+    def _homes(self, group: int) -> NDArray[np.intp]:
+        """Return int[D], where data are: with their group, else with the device that reads them."""
         if self.placement[group] != NOWHERE:
-            return int(self.placement[group])
-        return reader if self.candidates[group, reader] else int(self.candidates[group].argmax())
+            return np.full(self.tasks.num_devices, self.placement[group], np.intp)
+        candidates = self.candidates(group)
+        return np.where(candidates, np.arange(self.tasks.num_devices), candidates.argmax())
