@@ -9,8 +9,14 @@ import numpy as np
 
 from placeto.placing.costs import cost_of_result
 from placeto.placing.costs import costs as costs_of
+from placeto.placing.placers import (
+    MOST_EVALUATIONS_OF_ROUND,
+    ROLLOUTS_OF_PRETRAINED,
+    ROUNDS_OF_PRETRAINED,
+    STARTS_OF_PRETRAINED,
+)
 from placeto.texts import TextTable
-from placeto_baselines import CriticalPathPlacer, Heft, MEtf, MSct, MultilevelSearch, SingleDevice
+from placeto_baselines import CriticalPathPlacer, Heft, MultilevelSearch
 from placeto_graphs import PlacementProblem, Placer
 from placeto_policy import PlacementPolicy, PlacetoPlacer
 from placeto_simulator import Simulator
@@ -20,9 +26,6 @@ PRETRAINED = "pretrained"
 PLACERS = ("greedy", "best of 16", "two rounds", PRETRAINED, "HEFT", "critical path")
 SEARCH = "equal search"
 TIMED = ("greedy", "two rounds", PRETRAINED)
-MAX_EVALUATIONS_OF_ROUND = 4096  # rounds of coordinate descent with more are left out
-STARTS = (SingleDevice(), CriticalPathPlacer(), Heft(), MEtf(), MSct())  # of pretrained
-ROLLOUTS = 15  # sampled ones, besides the greedy one
 WARM_UP = 100  # evaluations
 
 
@@ -58,10 +61,10 @@ def evaluate(policy: PlacementPolicy, searched: Searched, seed: int = 0) -> Eval
         seconds[name] = time.process_time() - began
         costs[name] = cost_of_result(problem, result)
 
-    is_quick = problem.num_groups * problem.num_devices <= MAX_EVALUATIONS_OF_ROUND
-    sampled = partial(replace, rollout, num_rollouts=ROLLOUTS)
-    refined = partial(sampled, refinement_rounds=2 if is_quick else 0)
-    policies = (rollout, sampled(), refined(), refined(starts=STARTS))
+    is_quick = problem.num_groups * problem.num_devices <= MOST_EVALUATIONS_OF_ROUND
+    sampled = partial(replace, rollout, num_rollouts=ROLLOUTS_OF_PRETRAINED)
+    refined = partial(sampled, refinement_rounds=ROUNDS_OF_PRETRAINED if is_quick else 0)
+    policies = (rollout, sampled(), refined(), refined(starts=STARTS_OF_PRETRAINED))
     placers: tuple[Placer, ...] = (*policies, Heft(), CriticalPathPlacer())
     for name, placer in zip(PLACERS, placers, strict=True):
         run(name, placer)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from placeto.placing.place_problem import search_problem
 from placeto_baselines import MultilevelSearch
 from placeto_graphs import (
     PlacementProblem,
@@ -16,8 +17,6 @@ from placeto_graphs import (
 )
 from placeto_simulator import Simulator
 from pretraining.problems import ProblemEntry, Split, problem_set
-
-MAX_GROUPS_OF_SEARCH = 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +77,7 @@ def searched_problems(folder: Path, split: Split) -> Iterator[Searched]:
 
 
 def _at_level_of_search(problem: PlacementProblem, split: Split) -> PlacementProblem:
-    if split != "test":
-        return problem
-    small_levels = [
-        index
-        for index, level in enumerate(problem.levels)
-        if level.num_groups <= MAX_GROUPS_OF_SEARCH
-    ]
-    return problem.at_level(small_levels[-1]) if small_levels else problem
+    return search_problem(problem) if split == "test" else problem
 
 
 def _shuffled(split: Split) -> list[ProblemEntry]:
