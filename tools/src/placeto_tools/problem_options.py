@@ -41,40 +41,9 @@ from placeto_tools.options import (
 )
 from placeto_tools.screen import showing_progress
 
-
-def _choice(
-    sizes: tuple[tuple[str, str], ...],
-    batch_size: int | None,
-    sequence_length: int | None,
-    family_seed: int,
-    trust: bool,
-    mask_fraction: float | None,
-    mode: str,
-    context: int | None,
-    weight_bits: int | None,
-    cache_bits: int | None,
-    cache_device: str,
-    eager: bool,
-    autocast: str | None,
-) -> SourceOptions:
-    return SourceOptions(
-        sizes=parse_sizes(sizes, batch_size, sequence_length),
-        family_seed=family_seed,
-        trust=trust,
-        mask_fraction=mask_fraction,
-        mode=mode,
-        context=context,
-        weight_bits=weight_bits,
-        cache_bits=cache_bits,
-        cache_device=cache_device,
-        eager=eager,
-        autocast=autocast,
-    )
-
-
-source_options = gathered(
-    "choice",
-    _choice,
+size_options = gathered(
+    "sizes",
+    parse_sizes,
     number_option(
         "--batch-size",
         help="Number of examples in a step; short for --set batch_size=N.  "
@@ -94,6 +63,11 @@ source_options = gathered(
         "library, a value of its configuration; of a factory, an argument. Values are JSON or "
         "text. May be repeated.",
     ),
+)
+source_options = gathered(
+    "choice",
+    SourceOptions,
+    size_options,
     number_option("--family-seed", minimum=0, default=0, help="Seed of the 32 graphs of a family."),
     click.option(
         "--trust", is_flag=True, help="Load a .pt2 file, which can run code that it contains."

@@ -618,15 +618,15 @@ def _checked_batch_size(
 
 
 def parse_sizes(
-    pairs: Sequence[tuple[str, str]],
+    sizes: Sequence[tuple[str, str]],
     batch_size: int | None = None,
     sequence_length: int | None = None,
 ) -> dict[str, Any]:
-    """Return sizes by name: a value is JSON, or else the text itself."""
+    """Return sizes of names and texts: a value is JSON, or else the text itself."""
     named = {"batch_size": batch_size, "sequence_length": sequence_length}
-    sizes = {name: size for name, size in named.items() if size is not None}
-    check_once([*sizes, *(name for name, _ in pairs)])
-    return sizes | {name: _value(text) for name, text in pairs}
+    values = {name: size for name, size in named.items() if size is not None}
+    check_once([*values, *(name for name, _ in sizes)])
+    return values | {name: _value(text) for name, text in sizes}
 
 
 def _value(text: str) -> Any:
