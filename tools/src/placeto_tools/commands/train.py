@@ -15,7 +15,7 @@ from placeto.problems.making import read_training_problems
 from placeto.problems.options import GRANULARITIES_OF_MANY, ProblemOptions
 from placeto.progress import Progress, StopRequest, time_left_text
 from placeto.texts import counted, seconds_text
-from placeto.training.folder import TrainingFolder, read_policy
+from placeto.training.folder import StoredTraining, TrainingFolder, read_policy
 from placeto.training.loop import open_logs, run_training
 from placeto.training.settings import parse_settings, restored_settings, with_network_of
 from placeto_graphs import PlacementProblem
@@ -164,9 +164,9 @@ def train(
             if chosen.embedding != "pairs":
                 _check_devices({**training_problems, **others}, policy)
             lock.enter_context(alone_in(output))
-            training = (training_problems, asdict(chosen), seed, policy, others)
-            if force or not folder.has(*training):
-                folder.create(*training)
+            training = StoredTraining(training_problems, asdict(chosen), seed, others)
+            if force or not folder.has(training, policy):
+                folder.create(training, policy)
         processes.gather([])  # the folder is there
         trainer = _make_trainer(folder, seed, processes)
         progress.update("first update (compiles the simulator once) ...")

@@ -70,14 +70,7 @@ class TrainingFolder:
         """Refuse a folder that cannot be used, before problems are read."""
         check_folder(self.path, DESCRIPTION, FIRST_POLICY, *OF_PROBLEMS, force=force)
 
-    def create(
-        self,
-        problems: Mapping[str, PlacementProblem],
-        settings: Mapping[str, Any],
-        seed: int,
-        first_policy: "PlacementPolicy | None" = None,
-        validation: Mapping[str, PlacementProblem] | None = None,
-    ) -> None:
+    def create(self, training: StoredTraining, first_policy: "PlacementPolicy | None") -> None:
         """Write what a new training needs, over an older one."""
         with writing(self.path):
             for pattern in OF_A_RUN:
@@ -89,14 +82,13 @@ class TrainingFolder:
                 save_policy(first_policy, self.first_policy)
             if self.tensorboard.is_dir():
                 shutil.rmtree(self.tensorboard)
-            training = StoredTraining(dict(problems), settings, seed, dict(validation or {}))
-            for name, to_save in ((PROBLEM, problems), (VALIDATION, training.validation)):
+            for name, to_save in ((PROBLEM, training.problems), (VALIDATION, training.validation)):
                 for index, problem in enumerate(to_save.values()):
                     save_problem(problem, self.path / name.format(index))
         description = _Description(
-            problems=list(problems),
-            settings=settings,
-            seed=seed,
+            problems=list(training.problems),
+            settings=training.settings,
+            seed=training.seed,
             validation=list(training.validation),
         )
         write_json(self.description, description)
@@ -114,23 +106,15 @@ class TrainingFolder:
             )
         return self._stored
 
-    def has(
-        self,
-        problems: Mapping[str, PlacementProblem],
-        settings: Mapping[str, Any],
-        seed: int,
-        first_policy: "PlacementPolicy | None",
-        validation: Mapping[str, PlacementProblem],
-    ) -> bool:
+    def has(self, training: StoredTraining, first_policy: "PlacementPolicy | None") -> bool:
         """Return True if the folder has this training; another one is an `InputError`."""
         if not self.description.exists():
             return False
         stored = self.read()
         is_equal = (
-            list(stored.problems.items()) == list(problems.items())  # also in their order
-            and list(stored.validation.items()) == list(validation.items())
-            and stored.settings == dict(settings)
-            and stored.seed == seed
+            stored == training
+            and [*stored.problems] == [*training.problems]  # also in their order
+            and [*stored.validation] == [*training.validation]
             and self._begins_with(first_policy)
         )
         if not is_equal:
