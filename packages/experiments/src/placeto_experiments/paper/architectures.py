@@ -74,7 +74,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         return spread(summary.mean_ratio(placer, reference), percent_over)
 
     policies = [
-        (prefix, embedding, title, paper)
+        (prefix, prefix + embedding, title, paper)
         for prefix in CONFIGURATIONS
         for embedding, (title, paper) in EMBEDDINGS.items()
     ]
@@ -82,21 +82,22 @@ def _page(summary: Summary, plan: Plan) -> Page:
         [
             title,
             CONFIGURATIONS[prefix],
-            spread(summary.mean_cost(prefix + embedding), seconds_text),
-            over(prefix + embedding, f"{prefix}message-passing"),
+            spread(summary.mean_cost(policy), seconds_text),
+            over(policy, f"{prefix}message-passing"),
             percent_over(1 + paper) if prefix else "",
-            over(prefix + embedding, "placeto-trained"),
+            over(policy, "placeto-trained"),
         ]
-        for prefix, embedding, title, paper in policies
+        for prefix, policy, title, paper in policies
     ]
     trained = spread(summary.mean_cost("placeto-trained"), seconds_text)
     rows.append(["Trained on the graph", "default", trained, "", "", ""])
-    runtimes_by_title = {
-        f"{title}, {CONFIGURATIONS[prefix]} configuration": summary.all_values(prefix + embedding)
-        for prefix, embedding, title, _ in policies
+    policy_of_title = {
+        f"{title}, {CONFIGURATIONS[prefix]} configuration": policy
+        for prefix, policy, title, _ in policies
     }
+    drawn = {**policy_of_title, "Trained on the graph": "placeto-trained"}
     figure = distributions_figure(
-        {**runtimes_by_title, "Trained on the graph": summary.all_values("placeto-trained")},
+        {title: summary.all_values(policy) for title, policy in drawn.items()},
         f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
     )
     runtimes = table(
@@ -112,12 +113,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
         aggregator=100 * AGGREGATOR_OVER_FULL,
         runtimes=runtimes,
         collapsed=collapse_remark(
-            {
-                f"{title}, {CONFIGURATIONS[prefix]} configuration": summary.collapsed(
-                    prefix + embedding
-                )
-                for prefix, embedding, title, _ in policies
-            }
+            {title: summary.collapsed(policy) for title, policy in policy_of_title.items()}
         ),
     )
     return Page(page_paragraphs, {FIGURE: figure})

@@ -23,6 +23,7 @@ from placeto_experiments.paper.pages import (
 )
 from placeto_experiments.paper.placers import (
     IN_PAPER,
+    PAIRS,
     PLACETO,
     REFINEMENT_ROUNDS,
     TITLES,
@@ -38,12 +39,6 @@ TABLE_LABELS = (  # in the table of runtimes; all but the last one are placers
     *("rnn-zero-shot", "rnn-trained", "random", "random-search", "single", "scotch"),
     *("hill-climbing", "local-search", "multilevel", "lower-bound"),
 )
-# Zero-shot and trained on the graph, by the name of the policy
-PAIRS = {
-    "placeto": ("placeto-zero-shot", "placeto-trained"),
-    "paper": ("paper-zero-shot", "paper-trained"),
-    "rnn": ("rnn-zero-shot", "rnn-trained"),
-}
 POLICY_TITLES = {"placeto": PLACETO, "paper": IN_PAPER, "rnn": "RNN"}
 NOT_IN_FIGURE = (ZERO_SHOT[1], "random-search", "hill-climbing", "multilevel", "lower-bound")
 FIGURE_TITLES = {label: TITLES[label] for label in TABLE_LABELS if label not in NOT_IN_FIGURE}

@@ -81,6 +81,12 @@ PLACERS: Mapping[str, Placer] = {
     "lower-bound": Placer("Lower bound", Bound, has_seed=False),
 }
 TITLES = {label: placer.title for label, placer in PLACERS.items()}
+# Zero-shot and trained on the graph, by the name of the policy
+PAIRS = {
+    "placeto": ("placeto-zero-shot", "placeto-trained"),
+    "paper": ("paper-zero-shot", "paper-trained"),
+    "rnn": ("rnn-zero-shot", "rnn-trained"),
+}
 
 
 def place(labels: Iterable[str], graphs: Iterable[Graph], plan: Plan) -> list[Trial]:

@@ -241,13 +241,7 @@ def family_problems(name: str, plan: Plan) -> FamilyProblems:
         for member in new_names[: min(GRAPHS_TO_CHOOSE_BY, plan.training_graphs)]
     }
     test = {member.name: maker(member.name) for member in chosen.test[: plan.test_graphs]}
-    return FamilyProblems(
-        training=tuple(map(Graph, [*whole, *granularities])),
-        whole=tuple(map(Graph, whole)),
-        validation=tuple(map(Graph, validation)),
-        test=tuple(map(Graph, test)),
-        makers={**whole, **granularities, **validation, **test},
-    )
+    return _problems_by_use(whole, granularities, validation, test)
 
 
 def folder_problems(folder: Path, plan: Plan) -> FamilyProblems:
@@ -280,6 +274,15 @@ def folder_problems(folder: Path, plan: Plan) -> FamilyProblems:
     for index in range(1, plan.granularities):
         granularities |= makers(training_files[: plan.training_graphs], index)
     validation, test = makers(validation_files), makers(test_files[: plan.test_graphs])
+    return _problems_by_use(whole, granularities, validation, test)
+
+
+def _problems_by_use(
+    whole: dict[str, Maker],
+    granularities: dict[str, Maker],
+    validation: dict[str, Maker],
+    test: dict[str, Maker],
+) -> FamilyProblems:
     return FamilyProblems(
         training=tuple(map(Graph, [*whole, *granularities])),
         whole=tuple(map(Graph, whole)),

@@ -81,27 +81,21 @@ def _settings(plan: Plan) -> dict[str, Settings]:
 
 def _page(results: Results, name: str, plan: Plan) -> Page:
     kinds = list(_settings(plan))
-    trained = {
-        reward: [results.trained(f"{reward}-{seed}") for seed in plan.seeds] for reward in kinds
-    }
-    learning = {
-        reward: [updates_curve(record.runtimes) for record in records]
-        for reward, records in trained.items()
-    }
-    entropies = {
-        reward: [updates_curve(record.entropies) for record in records]
-        for reward, records in trained.items()
-    }
-    steps = {
-        reward: [_steps(results, reward, name, seed) for seed in plan.seeds] for reward in kinds
-    }
+    learning, entropies, steps = (dict[str, list[Curve]]() for _ in range(3))  # by title
+    for reward in kinds:
+        title = TITLES[reward]
+        trained = [results.trained(f"{reward}-{seed}") for seed in plan.seeds]
+        learning[title] = [updates_curve(record.runtimes) for record in trained]
+        entropies[title] = [updates_curve(record.entropies) for record in trained]
+        steps[title] = [_steps(results, reward, name, seed) for seed in plan.seeds]
     fastest = min(float(curve[-1, 1]) for curves in learning.values() for curve in curves)
 
     def row(reward: str) -> list[str]:
-        curves = learning[reward]
+        title = TITLES[reward]
+        curves = learning[title]
         return [
-            TITLES[reward],
-            spread((curve[-1, 1] for curve in steps[reward]), seconds_text),
+            title,
+            spread((curve[-1, 1] for curve in steps[title]), seconds_text),
             spread((curve[-1, 1] for curve in curves), seconds_text),
             _until(curves, NEAR * fastest),
             share_text(_variation(curves)),
@@ -115,25 +109,21 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
     )
     # An episode begins with all groups on one GPU.
     collapsed = {
-        TITLES[reward]: [
+        title: [
             seed
             for seed, curve in zip(plan.seeds, curves, strict=True)
             if abs(curve[-1, 1] / curve[0, 1] - 1) <= COLLAPSED_ON_AVERAGE
         ]
-        for reward, curves in steps.items()
+        for title, curves in steps.items()
     }
     return Page(
         paragraphs("rewards", plan=plan, runtimes=runtimes, collapsed=collapse_remark(collapsed)),
         {
-            LEARNING: bands_figure(_titled(learning), "updates", "Learning"),
-            ENTROPIES: bands_figure(_titled(entropies), "updates", "Entropy", ENTROPY),
-            EPISODE: bands_figure(_titled(steps), "steps of the episode", "One final episode"),
+            LEARNING: bands_figure(learning, "updates", "Learning"),
+            ENTROPIES: bands_figure(entropies, "updates", "Entropy", ENTROPY),
+            EPISODE: bands_figure(steps, "steps of the episode", "One final episode"),
         },
     )
-
-
-def _titled(curves: dict[str, list[Curve]]) -> dict[str, list[Curve]]:
-    return {TITLES[reward]: seed_curves for reward, seed_curves in curves.items()}
 
 
 def _steps(results: Results, reward: str, name: str, seed: int) -> Curve:

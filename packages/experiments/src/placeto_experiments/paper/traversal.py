@@ -17,7 +17,7 @@ from placeto_experiments.paper.pages import (
     spread,
     table,
 )
-from placeto_experiments.paper.placers import TITLES, place, training
+from placeto_experiments.paper.placers import PAIRS, TITLES, place, training
 from placeto_experiments.paper.plan import (
     Plan,
     name_of,
@@ -26,12 +26,6 @@ from placeto_experiments.paper.plan import (
 from placeto_experiments.paper.published import TRAVERSAL_PLACETO, TRAVERSAL_RNN
 
 FIGURE = "distributions.png"
-# In unseen orders, and trained in the usual one, by the name of the policy.
-PAIRS = {
-    "placeto": ("placeto-zero-shot", "placeto-trained"),
-    "paper": ("paper-zero-shot", "paper-trained"),
-    "rnn": ("rnn-zero-shot", "rnn-trained"),
-}
 PAPER = {"paper": TRAVERSAL_PLACETO, "rnn": TRAVERSAL_RNN}
 
 
