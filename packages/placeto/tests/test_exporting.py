@@ -30,7 +30,7 @@ from exported_models import (
 )
 from placeto.errors import InputError
 from placeto.exporting.device_map import device_map, whole_modules
-from placeto.exporting.formats import FORMATS, dot_text, graphml_text
+from placeto.exporting.formats import FORMATS
 from placeto.exporting.forms import ModuleScopes
 from placeto.exporting.layers import pipeline_stages
 from placeto.placing.costs import costs
@@ -179,9 +179,13 @@ def test_graphml_is_read_back() -> None:
     problem = problem_of_ops(Chain(), features(4), "2xv100")
     placement = drawn(problem, 2)
     expected = groups_to_networkx(problem, placement)
-    read = nx.parse_graphml(FORMATS["graphml"].export(problem, placement, STEP).content)
+    read = nx.parse_graphml(exported_text("graphml", problem, placement))
     assert dict(read.nodes(data=True)) == dict(expected.nodes(data=True))
     assert list(read.edges(data=True)) == list(expected.edges(data=True))
+
+
+def exported_text(form: str, problem: PlacementProblem, placement: NDArray[np.int32]) -> str:
+    return FORMATS[form].export(problem, placement, STEP).content
 
 
 def problem_of_names(*names: str) -> PlacementProblem:
@@ -195,7 +199,9 @@ def problem_of_names(*names: str) -> PlacementProblem:
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")  # of pydot
 def test_names_of_groups_may_hold_what_graphviz_has_a_meaning_for() -> None:
     problem = problem_of_names("a:b", 'say "so"', "back\\slash", "node")
-    graphs = pydot.graph_from_dot_data(dot_text(problem, np.array([0, 1, 0, 1], np.int32)))
+    graphs = pydot.graph_from_dot_data(
+        exported_text("dot", problem, np.array([0, 1, 0, 1], np.int32))
+    )
     assert graphs is not None
     nodes = graphs[0].get_nodes()
     assert [node.get("device").strip('"') for node in nodes] == ["k80:0", "k80:1"] * 2
@@ -204,7 +210,8 @@ def test_names_of_groups_may_hold_what_graphviz_has_a_meaning_for() -> None:
 
 def test_names_that_xml_cannot_hold_are_refused() -> None:
     everywhere = np.zeros(2, np.int32)
-    read = nx.parse_graphml(graphml_text(problem_of_names("<&>\"'", "\U0001f600 é"), everywhere))
+    problem = problem_of_names("<&>\"'", "\U0001f600 é")
+    read = nx.parse_graphml(exported_text("graphml", problem, everywhere))
     assert list(read) == ["<&>\"'", "\U0001f600 é"]
     with pytest.raises(InputError, match=r"expected names that XML can hold, got 'a\\x1f'$"):
-        graphml_text(problem_of_names("a\x1f", "b"), everywhere)
+        exported_text("graphml", problem_of_names("a\x1f", "b"), everywhere)

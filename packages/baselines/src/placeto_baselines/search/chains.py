@@ -68,14 +68,22 @@ class LayerChain:
         Evaluator of the problem.
     layer_of_group
         int[G], the layer of each group, from 0 to N - 1; each layer has a group.
+    is_free
+        bool[G], groups that do not decide where their layer can run; none by default.
     """
 
     def __init__(
-        self, problem: PlacementProblem, evaluator: Evaluator, layer_of_group: NDArray[np.int64]
+        self,
+        problem: PlacementProblem,
+        evaluator: Evaluator,
+        layer_of_group: NDArray[np.int64],
+        is_free: NDArray[np.bool_] | None = None,
     ) -> None:
         self.problem, self.evaluator, self.layer_of_group = problem, evaluator, layer_of_group
         self.num_layers = int(layer_of_group.max()) + 1
         runs = np.isfinite(problem.group_graph.compute_time)
+        if is_free is not None:
+            runs[is_free] = True
         self.runs = np.ones((self.num_layers, problem.num_devices), np.bool_)  # where a layer can
         np.logical_and.at(self.runs, layer_of_group, runs)
 

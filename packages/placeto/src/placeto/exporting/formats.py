@@ -171,32 +171,25 @@ def _split_layers(split: LayerSplit, content: str, details: Mapping[str, object]
     return Exported(content, remarks, split.price, named, split.op_devices)
 
 
-def graphml_text(problem: PlacementProblem, placement: Placement) -> str:
+def _graphml(
+    problem: PlacementProblem, placement: Placement, _evaluator: EvaluatorSpec
+) -> Exported:
     """Return the groups of a placement, int32[G], as GraphML; see `groups_to_networkx`."""
     for name in (*problem.grouping.group_names, *problem.cluster.device_names):
         if NOT_IN_XML.search(name):
             raise InputError(f"PROBLEM: expected names that XML can hold, got {name!r}")
-    return "\n".join(nx.generate_graphml(groups_to_networkx(problem, placement))) + "\n"
+    lines = nx.generate_graphml(groups_to_networkx(problem, placement))
+    return Exported("\n".join(lines) + "\n")
 
 
-def dot_text(problem: PlacementProblem, placement: Placement) -> str:
+def _dot(problem: PlacementProblem, placement: Placement, _evaluator: EvaluatorSpec) -> Exported:
     """Return the groups of a placement, int32[G], in Graphviz's language."""
     graph = groups_to_networkx(problem, placement)
     # A colon in a name would else begin what Graphviz calls a port.
     escaped = {name: name.replace("\\", "\\\\").replace('"', '\\"') for name in graph}
     quoted = nx.relabel_nodes(graph, {name: f'"{text}"' for name, text in escaped.items()})
     drawn: pydot.Dot = nx.nx_pydot.to_pydot(quoted)
-    return drawn.to_string()
-
-
-def _dot(problem: PlacementProblem, placement: Placement, _evaluator: EvaluatorSpec) -> Exported:
-    return Exported(dot_text(problem, placement))
-
-
-def _graphml(
-    problem: PlacementProblem, placement: Placement, _evaluator: EvaluatorSpec
-) -> Exported:
-    return Exported(graphml_text(problem, placement))
+    return Exported(drawn.to_string())
 
 
 @dataclass(frozen=True)

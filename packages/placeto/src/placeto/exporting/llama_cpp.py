@@ -193,11 +193,8 @@ class LlamaCppChain(LayerChain):
         self.part_of_group[by_part.grouping.group_of] = self.part_of_op
         layer_of_part = np.array([*range(count), *range(count), count - 1, 0, 0])
         layer_of_group = layer_of_part[self.part_of_group]
-        super().__init__(by_part, evaluator.make(by_part, None), layer_of_group)
-        runs = np.isfinite(by_part.group_graph.compute_time)
-        runs[self.part_of_group == self.cached] = True  # wherever the layers are
-        self.runs[:] = True
-        np.logical_and.at(self.runs, layer_of_group, runs)
+        is_cached = self.part_of_group == self.cached  # wherever the layers are
+        super().__init__(by_part, evaluator.make(by_part, None), layer_of_group, is_cached)
 
     def _label_input(self, scopes: ModuleScopes, labels: NDArray[np.int64]) -> None:
         """Label what has weights before the first layer, and what is read there alone."""

@@ -89,15 +89,9 @@ def _in_turn(
     Devices run the op with the least number first.
     """
     place = source.astype(np.float64)
-    turns = [
-        *zip(
-            stage_of.tolist(),
-            graph.micro_batch[source].tolist(),
-            graph.phases[source].tolist(),
-            strict=True,
-        )
-    ]
-    first: dict[tuple[int, int, int], int] = {}
+    turn_of_op = np.stack([stage_of, graph.micro_batch[source], graph.phases[source]], axis=1)
+    turns = [*map(tuple, turn_of_op.tolist())]
+    first: dict[tuple[int, ...], int] = {}
     for op, turn in enumerate(turns[: graph.num_ops]):
         first.setdefault(turn, op)
     for copy in range(graph.num_ops, len(source)):
