@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placeto.errors import InputError
-from placeto.placing.evaluators import EvaluatorSpec
+from placeto.placing.evaluators import EVALUATORS, EvaluatorSpec
 from placeto.placing.placers import PLACERS
 from placeto.texts import TextTable
 from placeto.trials.comparison import Comparison
@@ -296,7 +296,9 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     assert row[-1] == NOTHING  # it is not known how fast the RNN is
 
 
-def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
+def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made_evaluators: list[str] = []
 
     def spec(name: str, *refused: int) -> EvaluatorSpec:
@@ -309,20 +311,14 @@ def test_what_is_a_users_own_is_tried_on_one_problem_that_it_accepts() -> None:
         return EvaluatorSpec(name, "runtime", make, modules=("own",))
 
     def comparison(evaluator_spec: EvaluatorSpec) -> Comparison:
+        monkeypatch.setitem(EVALUATORS, evaluator_spec.name, evaluator_spec)
         makers = {str(devices): partial(two_chains, 2, devices) for devices in (2, 3, 4)}
         problems = [
             Problem(stem=name, source="chains", cluster=name, evaluator=evaluator_spec.name)
             for name in makers
         ]
         single = {"single": PLACERS["single"]}
-        return Comparison(
-            problems,
-            makers,
-            single,
-            [0],
-            {"single": Limits()},
-            {evaluator_spec.name: evaluator_spec},
-        )
+        return Comparison(problems, makers, single, [0], {"single": Limits()})
 
     comparison(spec("any")).check_user_classes()
     comparison(spec("some", 2)).check_user_classes()

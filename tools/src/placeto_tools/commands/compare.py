@@ -238,7 +238,6 @@ def compare(
         placers=specs,
         seeds=range(seeds),
         limits_of_placer=chosen_limits(specs, limits, rnn_max_evaluations, full=full),
-        evaluators={problem.evaluator: evaluator_spec(problem.evaluator) for problem in described},
         limits=limits,
     )
     comparison.check_user_classes()
@@ -355,17 +354,11 @@ def _show_report(comparison: Comparison, report: ComparisonReport, output: Path 
     if output:
         files = ", ".join((RESULTS, PAGE, LATEX))
         click.echo(f"\n{output}: {files}, curves, problems and placements")
-        line = _report_line(output, comparison)
-        if line:
-            click.echo(line)
-
-
-def _report_line(output: Path, comparison: Comparison) -> str | None:
-    """Return where the page of a comparison is, or why there is none; nothing if it was stopped."""
-    if not any(evaluator.simulates for evaluator in comparison.evaluators.values()):
-        names = " and ".join(comparison.evaluators)
-        return f"no {REPORT}: it shows when ops run, which {names} does not say"
-    return str(output / REPORT) if (output / REPORT).exists() else None
+        if not any(evaluator.simulates for evaluator in comparison.evaluators.values()):
+            names = " and ".join(comparison.evaluators)
+            click.echo(f"no {REPORT}: it shows when ops run, which {names} does not say")
+        elif (output / REPORT).exists():  # it was not stopped
+            click.echo(output / REPORT)
 
 
 def _read(

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -105,7 +105,6 @@ def compare(
         placers=specs,
         seeds=range(seeds),
         limits_of_placer=chosen_limits(specs, limits),
-        evaluators={priced_by.name: priced_by},
         limits=limits,
     )
     experiment = comparison.experiment({}, lambda _: Page([]))
@@ -181,10 +180,14 @@ class Comparison:
     placers: Mapping[str, PlacerSpec]  # by name
     seeds: Sequence[int]  # of placers that draw at random
     limits_of_placer: Mapping[str, Limits]  # see `chosen_limits`
-    evaluators: Mapping[str, EvaluatorSpec] = field(default_factory=lambda: {STEP.name: STEP})
     # Of placers that train, by name, if not their usual ones
     settings: Mapping[str, Settings | RnnSettings] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)  # of all placers
+
+    @cached_property
+    def evaluators(self) -> dict[str, EvaluatorSpec]:
+        """The evaluators of the problems, by name."""
+        return {problem.evaluator: evaluator_spec(problem.evaluator) for problem in self.problems}
 
     @property
     def budgets(self) -> dict[str, int | None]:
@@ -280,7 +283,7 @@ class Comparison:
         folder: ExperimentFolder,
         progress: Progress,
         *,
-        jobs: int = 1,
+        jobs: int,
         resumable: bool = False,
     ) -> tuple[ComparisonReport, RunError | None]:
         """Run the trials that are left; return the content of ``results.json``, and what failed."""

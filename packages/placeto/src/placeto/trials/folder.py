@@ -66,13 +66,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 class ExperimentFolder:
     """Folder of an experiment, from which it resumes, also with trials of earlier commands."""
 
-    def __init__(
-        self, path: Path, experiment: Experiment, written: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, path: Path, experiment: Experiment, written: Mapping[str, str]) -> None:
         self.path = path
         self.workspace = Workspace(path)
         self._experiment = experiment
-        self._written = dict(written or {})  # digests of the problems that the folder has
+        self._written = dict(written)  # digests of the problems that the folder has
         self._describe()
         self._records: dict[str, TrialRecord] = {}  # by key
         self._origins: dict[str, Origin] = {}
