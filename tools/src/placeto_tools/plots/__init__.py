@@ -43,18 +43,17 @@ def layered_positions(graph: GroupGraph) -> NDArray[np.float64]:
     mean height of their neighbours, so that fewer edges cross. A few passes go forwards and
     backwards. Heights are centred on 0.
     """
+    import networkx as nx  # noqa: PLC0415 (it takes a while)
+
+    groups = nx.DiGraph(graph.edges.tolist())
+    groups.add_nodes_from(range(graph.num_groups))
     layer = np.zeros(graph.num_groups, np.int64)
-    neighbours: list[list[int]] = [[] for _ in range(graph.num_groups)]
-    readers: list[list[int]] = [[] for _ in range(graph.num_groups)]
-    for source, reader in graph.edges.tolist():
-        readers[source].append(reader)
-        neighbours[source].append(reader)
-        neighbours[reader].append(source)
-    for group in graph.topological_order.tolist():
-        for reader in readers[group]:
-            layer[reader] = max(layer[reader], layer[group] + 1)
-    for group in set(range(graph.num_groups)).difference(graph.edges[:, 1].tolist()):
-        layer[group] = min((layer[reader] for reader in readers[group]), default=1) - 1
+    generations = [*nx.topological_generations(groups)]
+    for index, members in enumerate(generations):
+        layer[members] = index
+    for group in generations[0] if generations else []:
+        layer[group] = min((layer[reader] for reader in groups[group]), default=1) - 1
+    neighbours = [[*nx.all_neighbors(groups, group)] for group in range(graph.num_groups)]
     layers = [np.flatnonzero(layer == index).tolist() for index in range(layer.max() + 1)]
     height = np.zeros(graph.num_groups)
     for members in layers:

@@ -27,17 +27,12 @@ def costs(evaluator: Evaluator, placements: NDArray[np.int32]) -> NDArray[np.flo
     return memory_penalised_runtime(evaluator.evaluate(placements), memory)
 
 
-def batch_of_result(result: PlacementResult | Timeline) -> EvaluationBatch:
-    """Return the costs of a placement, as a batch of one."""
-    return EvaluationBatch(
-        runtime=np.array([result.runtime]), peak_memory=np.array([result.peak_memory])
-    )
-
-
 def cost_of_result(problem: PlacementProblem, result: PlacementResult | Timeline) -> float:
     """Return the memory-penalised runtime of a placement, in seconds."""
-    memory = problem.cluster.memory_bytes
-    return float(memory_penalised_runtime(batch_of_result(result), memory)[0])
+    batch = EvaluationBatch(
+        runtime=np.array([result.runtime]), peak_memory=np.array([result.peak_memory])
+    )
+    return float(memory_penalised_runtime(batch, problem.cluster.memory_bytes)[0])
 
 
 def fits(problem: PlacementProblem, peak_memory: Sequence[int] | NDArray[np.int64]) -> bool:

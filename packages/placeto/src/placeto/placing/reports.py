@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from placeto.errors import InputError
 from placeto.placing.cost_texts import MOST_SHOWN
 from placeto.placing.costs import DOES_NOT_FIT, cost_of_result, fits, verdict_of_memory
-from placeto.placing.evaluators import STEP, EvaluatorSpec
+from placeto.placing.evaluators import EvaluatorSpec
 from placeto.problems.making import METAL, backends, is_served
 from placeto.texts import bytes_text, counted, seconds_text, share_text
 from placeto_baselines import least_excess
-from placeto_graphs import Cluster, Device, OpGraph, Phase, PlacementProblem, sums_by_key
+from placeto_graphs import Cluster, OpGraph, Phase, PlacementProblem, sums_by_key
 from placeto_simulator import PathStep, Timeline
 
 Report = dict[str, Any]
@@ -39,7 +39,7 @@ def timeline_report(
     problem: PlacementProblem,
     placement: NDArray[np.int32],
     timeline: Timeline,
-    num_longest: int = NUM_LARGEST,
+    num_longest: int,
 ) -> Report:
     """Return the report of a simulated step, with the longest parts of its critical path."""
     peak, path = timeline.peak_memory, timeline.critical_path
@@ -193,7 +193,7 @@ def _published_differences(
     devices, backend_of = [cluster.devices[device] for device in busy_devices], backends(cluster)
     described = {kind.name for kind in cluster.kinds} | graph.measured_time.keys()
     names = {
-        _name_of_devices(device, backend_of[index])
+        "CPUs" if device.is_cpu else NAME_OF_BACKEND.get(backend_of[index], "")
         for index, device in zip(busy_devices, devices, strict=True)
     }
     if graph.tokens != 1 or described & {device.kind for device in devices} or "" in names:
@@ -204,10 +204,6 @@ def _published_differences(
     return PUBLISHED_RATES.get(
         (" and ".join(sorted(names)), min((4, 8, 16), key=lambda count: abs(bits - count)))
     )
-
-
-def _name_of_devices(device: Device, backend: str) -> str:
-    return "CPUs" if device.is_cpu else NAME_OF_BACKEND.get(backend, "")
 
 
 def _bits_of_weights(graph: OpGraph) -> float:
@@ -238,8 +234,8 @@ def speed_of_kind(
 def inspect_problem(
     problem: PlacementProblem,
     searched: PlacementProblem,
-    scope_depth: int = 2,
-    evaluator: EvaluatorSpec = STEP,
+    scope_depth: int,
+    evaluator: EvaluatorSpec,
 ) -> Report:
     """Return the report of a problem; ops are added up by the first parts of their scopes.
 

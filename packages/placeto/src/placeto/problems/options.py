@@ -12,7 +12,6 @@ import numpy as np
 from placeto.errors import InputError, check_count
 from placeto.problems.restrictions import Restrictions
 from placeto_graphs import (
-    DEFAULT_RULES,
     LEVEL_SIZES,
     NAMED_RULES,
     BatchDivision,
@@ -69,7 +68,7 @@ class GroupingOptions:
         return (*rules, *(partial(colocate_scopes, pattern=pattern) for pattern in self.patterns))
 
     def levels(
-        self, graph: OpGraph, rules: tuple[Rule, ...] = DEFAULT_RULES, num_groups: int | None = None
+        self, graph: OpGraph, rules: tuple[Rule, ...], num_groups: int | None
     ) -> tuple[Grouping, tuple[Grouping, ...]]:
         """Return the groups of a graph, by default those that suit it, and all their levels."""
         groups = small = colocate(graph, self.chosen_rules(rules))
