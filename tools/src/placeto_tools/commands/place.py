@@ -304,9 +304,7 @@ def _show_what_if(
         f"\nWith {added}: {evaluator.text(result.runtime)}{faster}"
         f"{overflow_text(problem.cluster, result.peak_memory)}"
     )
-    if placed.choices:
-        click.echo(copies_verdict(placed) or verdict(problem, result, placed.choices))
-        show(choices_table(problem, result, placed.choices, evaluator))
+    _show_choices(placed, evaluator)
 
 
 def _with_largest_context(problem_name: str, options: ProblemOptions, seed: int) -> ProblemOptions:
@@ -346,6 +344,12 @@ def _show_placement(
         else:
             which = "this one"
         click.echo(f"{text}; {which} takes {percent_above:.1f} % more")
-    if placed.choices:
-        click.echo(copies_verdict(placed) or verdict(problem, result, placed.choices))
-        show(choices_table(problem, result, placed.choices, evaluator))
+    _show_choices(placed, evaluator)
+
+
+def _show_choices(placed: PlacedProblem, evaluator: EvaluatorSpec) -> None:
+    """Show placements on fewer devices, and what they tell, if a search took place."""
+    problem, result, choices = placed.problem, placed.result, placed.choices
+    if choices:
+        click.echo(copies_verdict(placed) or verdict(problem, result, choices))
+        show(choices_table(problem, result, choices, evaluator))
