@@ -125,7 +125,7 @@ IN_FILES = ":=+,"  # characters that file names of placers keep, besides letters
 @click.option(
     "--full",
     is_flag=True,
-    help="Train with more evaluations, as in the study, which takes much longer: "
+    help="Train with more evaluations, which takes much longer: "
     + ", ".join(
         f"{spec.full_evaluations:,} with {name}"
         for name, spec in PLACERS.items()

@@ -36,7 +36,7 @@ def explain(arguments: PlacementArguments, group: str | None, as_json: bool) -> 
     PROBLEM and PLACEMENT are as in `placeto simulate`. A cost is a simulated runtime, plus 2 s for
     each GB by which the fullest device exceeds its memory. By default you see the groups that are
     longest on the critical path, each with its second best device. The longest waits, for tensors
-    or for the order of ops, stand below. With GROUP, you see the cost of that group on each device:
+    or for the order of ops, follow. With GROUP, you see the cost of that group on each device:
     alone, and together with all groups that share tensors with it.
 
     \b
