@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from ledger.models import Transformer
+from ledger.models import BERTS
 from placeto import capture_step
 from placeto.problems.making import compute_times
 from placeto.texts import TextTable
@@ -36,11 +36,8 @@ from placeto_simulator import Simulator
 from placeto_workloads import library_step
 
 ROWS = tomllib.loads(Path(__file__).with_name("copies.toml").read_text())["rows"]
-BERT = {
-    "bert-base": Transformer(layers=12, width=768, heads=12, words=30522, length=384),
-    "bert-large": Transformer(layers=24, width=1024, heads=16, words=30522, length=384),
-}
 CAPTURED_BATCH = 8  # what depends on the batch is scaled to the published rate
+LENGTH_OF_BERT = 384  # words of a sequence
 KINDS = {"a100-80gb-pcie": "a100-80gb"}
 LINKS = {"v100": "pcie-3-x16", "rtx3090": "pcie-4-x16", "a100-80gb-pcie": "pcie-4-x16"}
 DEFAULT_BUCKET = 25 * 2**20  # bytes
@@ -78,7 +75,7 @@ class Row:
     @property
     def bucket_bytes(self) -> int:
         """Bytes of a bucket of gradients: of BERT and of TensorFlow all of them."""
-        is_convolutional = self.model not in BERT
+        is_convolutional = self.model not in BERTS
         return DEFAULT_BUCKET if is_convolutional and self.source == "lambda" else ONE_BUCKET
 
     def cluster(self, count: int) -> Cluster:
@@ -89,13 +86,7 @@ class Row:
 
     def step(self, count: int) -> PlacementProblem:
         """Return the problem of one copy, whose step takes as long as published."""
-        graph, cluster = captured(self.model, self.precision), self.cluster(count)
-        whole = PlacementProblem(
-            graph=graph,
-            cluster=cluster,
-            compute_time=compute_times(graph, cluster),
-            grouping=Grouping(group_of=np.zeros(graph.num_ops, np.int32), group_names=("all",)),
-        )
+        whole = in_one_group(captured(self.model, self.precision), self.cluster(count))
         return with_step_time(whole, self.batch / self.rates[0])
 
     def ratios(self, bucket_bytes: int) -> Iterator[Ratio]:
@@ -114,6 +105,16 @@ class Row:
             )
 
 
+def in_one_group(graph: OpGraph, cluster: Cluster) -> PlacementProblem:
+    """Return the problem of a step whose ops are all in one group."""
+    return PlacementProblem(
+        graph=graph,
+        cluster=cluster,
+        compute_time=compute_times(graph, cluster),
+        grouping=Grouping(group_of=np.zeros(graph.num_ops, np.int32), group_names=("all",)),
+    )
+
+
 def with_step_time(whole: PlacementProblem, seconds: float) -> PlacementProblem:
     """Return a step that takes some time alone: ops that depend on the batch take other times."""
     part = parts_of_batch(whole, [1, 1])[0]
@@ -127,9 +128,9 @@ def with_step_time(whole: PlacementProblem, seconds: float) -> PlacementProblem:
 @cache
 def captured(model: str, precision: str) -> OpGraph:
     """Return a step; BERT in float16 keeps its weights and gradients in it, as apex does."""
-    if model in BERT:
-        sizes = replace(BERT[model], batch=CAPTURED_BATCH, precision=precision)
-        return capture_step(replace(sizes, predicts_words=False).step())
+    if model in BERTS:
+        sizes = replace(BERTS[model], batch=CAPTURED_BATCH, precision=precision)
+        return capture_step(replace(sizes, length=LENGTH_OF_BERT, predicts_words=False).step())
     step = library_step(f"torchvision:{model.replace('-', '_')}", batch_size=CAPTURED_BATCH)
     step = step._replace(optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9))
     return capture_step(step, autocast=torch.float16 if precision == "float16" else None)

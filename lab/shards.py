@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from copies import with_step_time
+from copies import in_one_group, with_step_time
 
 from ledger.models import Transformer
 from placeto import capture_step
 from placeto.exporting.layers import ModelChain
-from placeto.problems.making import compute_times
 from placeto.texts import TextTable
 from placeto_graphs import (
     Cluster,
     Grouping,
-    OpGraph,
     PlacementProblem,
     copied,
     parse_cluster,
@@ -94,7 +92,7 @@ class Row:
         """Yield each step, and its simulated seconds."""
         sizes = Transformer(**self.model)
         graph = capture_step(sizes.step(), autocast=sizes.autocast)
-        fitted = self.fitted(self.problem(graph), Step(**self.reference))
+        fitted = self.fitted(in_one_group(graph, self.devices), Step(**self.reference))
         for step in self.steps:
             yield Step(**step), self.simulated(fitted, Step(**step))
 
@@ -106,16 +104,6 @@ class Row:
             seconds *= reference.seconds / self.simulated(fitted, reference)
             fitted = with_step_time(whole, seconds)
         return fitted
-
-    def problem(self, graph: OpGraph) -> PlacementProblem:
-        """Return the problem of a micro-batch, in one group."""
-        devices = self.devices
-        return PlacementProblem(
-            graph=graph,
-            cluster=devices,
-            compute_time=compute_times(graph, devices),
-            grouping=Grouping(group_of=np.zeros(graph.num_ops, np.int32), group_names=("all",)),
-        )
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def test_the_reference_of_a_row_takes_its_published_time() -> None:
         "length": 8,
     }
     row = shards.Row("", "2x(4xv100)", model, {}, [], link="infiniband-edr", cards=2)
-    whole = row.problem(capture_step(Transformer(**model).step()))
+    whole = copies.in_one_group(capture_step(Transformer(**model).step()), row.devices)
     for way in ("copy", "keep", "shard"):
         reference = shards.Step(copies=4, seconds=0.1, way=way)
         fitted = row.fitted(whole, reference)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy.optimize import least_squares
 
-from ledger.models import Transformer
+from ledger.models import BERTS
 from placeto import capture_step
 from placeto.texts import TextTable
 from placeto_capture import cost_model
@@ -26,10 +26,6 @@ from placeto_capture.costs.roofline import Tf32
 from placeto_graphs import DEVICE_KINDS, DeviceKind, OpGraph, Phase
 from placeto_workloads import TrainingStep, library_step
 
-BERTS = {
-    "bert-base": Transformer(layers=12, width=768, heads=12, words=30_522),
-    "bert-large": Transformer(layers=24, width=1024, heads=16, words=30_522),
-}
 # Layers, width and heads of MPT.
 GPTS = {
     "gpt-125m": (12, 768, 12),

@@ -126,6 +126,12 @@ class Transformer:
         return TrainingStep(model, inputs, optimizer=make, mode=mode)
 
 
+BERTS = {
+    "bert-base": Transformer(layers=12, width=768, heads=12, words=30_522),
+    "bert-large": Transformer(layers=24, width=1024, heads=16, words=30_522),
+}
+
+
 class _Layer(nn.Module):
     """Attention whose scores are kept, and an MLP, each behind a normalisation."""
 
