@@ -161,7 +161,7 @@ class _DividedBatch:
             ]
             fixed, limits = seconds - per_unit * units, np.add(tried[-1], additional)
             samples = balanced_samples(units * count + rest, fixed, per_unit, limits)
-            if samples is None or samples in tried:
+            if samples is None or samples in tried or 1 in samples:  # which may have other ops
                 return
             tried.append(samples)
             last = self.placed(copy_problem, on_teams, samples)
