@@ -21,12 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placeto_graphs import (
+    GeneralEvaluator,
     OpGraph,
     Phase,
     PlacementProblem,
     Placer,
     colocate,
     colocate_by_id,
+    contracted,
     micro_batched,
     nested_groupings,
     parse_cluster,
@@ -182,6 +184,34 @@ def _measured(name: str, function: Callable[[], Any]) -> Any:
     return result
 
 
+def _print_prices(problem: PlacementProblem, evaluator: GeneralEvaluator) -> None:
+    """Print the rank correlation of runtimes of blocks of ops with those of the whole graph.
+
+    On 1, 2, 4 ... devices are as many random placements of groups as some with groups in order.
+    """
+    from scipy.stats import spearmanr  # noqa: PLC0415
+
+    from placeto_baselines.search.contracted_search import SIZES, finer  # noqa: PLC0415
+    from placeto_baselines.search.layers import order_of_groups  # noqa: PLC0415
+
+    coarse = contracted(problem, SIZES[0])
+    order = order_of_groups(coarse, coarse.grouping)
+    place = np.empty(coarse.num_groups, np.int64)
+    place[order] = np.arange(len(order))
+    generator = np.random.default_rng(0)
+    numbers = 2 ** np.arange(int(np.log2(problem.num_devices)) + 1)
+    in_order = [place * number // len(place) for number in numbers]
+    at_random = [generator.integers(0, number, len(place)) for number in numbers]
+    placements = np.stack([*in_order, *at_random]).astype(np.int32)
+    whole = evaluator.evaluate(finer(problem, coarse, placements)).runtime
+    for size in SIZES:
+        blocks = contracted(problem, size)
+        prices = evaluator.for_problem(blocks).evaluate(finer(blocks, coarse, placements)).runtime
+        correlation = spearmanr(prices, whole).statistic
+        ratios = " ".join(f"{ratio:.2f}" for ratio in prices / whole)
+        print(f"    {blocks.graph.num_ops} blocks: rank correlation {correlation:.2f}, {ratios}")
+
+
 def measure(kind: str, num_ops: int, num_devices: int, steps: list[str]) -> None:
     """Print what each step of one problem takes, and what it finds."""
     from placeto_baselines import (  # noqa: PLC0415
@@ -231,6 +261,7 @@ def measure(kind: str, num_ops: int, num_devices: int, steps: list[str]) -> None
         "place": search,
     }
     other: dict[str, Callable[[], object]] = {
+        "prices": lambda: _print_prices(problem, simulator),
         "timeline": lambda: simulator.timeline(one[0]),
         "bound": lambda: lower_bound(problem),
         "simple": simple,
