@@ -96,18 +96,13 @@ class TracedStep:
 
     def _redrawn_ops(self) -> list[tuple[int, int]]:
         """Return pairs of ops, of which the second draws the random numbers of the first again."""
-        pairs: list[tuple[int, int]] = []
-        for op, call in enumerate(self.trace.ops):
-            if not isinstance(call, Call) or call.function is not REDRAWN or call.rng_index is None:
-                continue
-            for tensor in self.graph.tensors_of_op[op].tolist():
-                readers = self.graph.consumers_of_tensor[tensor].tolist()
-                pairs += [(op, reader) for reader in readers if self._draws_again(reader)]
-        return pairs
-
-    def _draws_again(self, op: int) -> bool:
-        call = self.trace.ops[op]
-        return isinstance(call, Call) and call.function is REDRAWN_BY
+        functions = [op.function if isinstance(op, Call) else None for op in self.trace.ops]
+        makers, readers = self.graph.edge_producers.tolist(), self.graph.edge_consumers.tolist()
+        return sorted(
+            (op, reader)
+            for op, reader in zip(makers, readers, strict=True)
+            if functions[op] is REDRAWN and functions[reader] is REDRAWN_BY
+        )
 
     def check_devices(self, devices: Sequence[str]) -> None:
         for device_index, name in enumerate(devices):

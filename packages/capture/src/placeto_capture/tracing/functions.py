@@ -157,11 +157,8 @@ def computed_part_of(op: Op) -> float:
     Causal attention leaves out later keys. Where the kernel for CPUs has dropout, there is the part
     of the blocks that ``flex_attention`` leaves out (`patch_flex_attention`).
     """
-    if isinstance(op, Placeholder) or op.merged_calls or "scaled_dot_product" not in op.op_type:
-        return 1.0
-    function = function_of(op.function)
-    named: dict[str, Any] = function.named(op.arguments, op.keywords)
-    computed = 1.0 - named.get("dropout_p", 0.0) if "for_cpu" in function.name else 1.0
+    named = _arguments_of("scaled_dot_product", op)
+    computed = 1.0 - named.get("dropout_p", 0.0) if "for_cpu" in op.op_type else 1.0
     if named.get("is_causal"):
         num_queries, num_keys = named["query"].size[-2], named["key"].size[-2]
         triangle = min(num_queries, num_keys)
@@ -172,9 +169,16 @@ def computed_part_of(op: Op) -> float:
 
 def groups_of(op: Op) -> tuple[int, int]:
     """Return the groups of a convolution and the input channels of each; 1 and 0 of all else."""
-    if isinstance(op, Placeholder) or op.merged_calls or "convolution" not in op.op_type:
+    named = _arguments_of("convolution", op)
+    if not named:
         return 1, 0
-    named = function_of(op.function).named(op.arguments, op.keywords)
     images: Any = named.get("input", named.get("self"))
     groups = int(named["groups"])
     return groups, images.size[1] // groups
+
+
+def _arguments_of(kind: str, op: Op) -> dict[str, Any]:
+    """Return the arguments of a call of a kind of function by their names; none of all else."""
+    if isinstance(op, Placeholder) or op.merged_calls or kind not in op.op_type:
+        return {}
+    return function_of(op.function).named(op.arguments, op.keywords)

@@ -93,21 +93,19 @@ def with_frees(trace: Trace) -> Trace:
 
     Each is on the device of the op that has written the storage last, and takes no time.
     """
-    writer: dict[int, int] = {}
-    for op, call in enumerate(trace.ops):
-        writer.update(dict.fromkeys((*call.creates, *call.writes), op))
     calls: defaultdict[int, list[Call]] = defaultdict(list)
     for life in _kept_at_the_peak(trace):
-        calls[life.end].append(_free(trace, life, writer[life.storage]))
+        calls[life.end].append(_free(trace, life))
     return with_calls(trace, calls) if calls else trace
 
 
 class _Life(NamedTuple):
-    """The life of a storage: the op that makes it, the one after its last reader, and its end."""
+    """The life of a storage: its first and last writer, the op after its last reader, its end."""
 
     storage: int
     num_bytes: int
     maker: int
+    last_writer: int
     unread: int
     end: int
 
@@ -149,26 +147,29 @@ def _kept_at_the_peak(trace: Trace) -> list[_Life]:
 def _lives(trace: Trace) -> list[_Life]:
     """Return the lives of the storages that ops make."""
     maker_of_storage: dict[int, int] = {}
+    writer: dict[int, int] = {}
     last_use: dict[int, int] = {}
     for op, call in enumerate(trace.ops):
         maker_of_storage.update(dict.fromkeys(call.creates, op))
+        writer.update(dict.fromkeys((*call.creates, *call.writes), op))
         last_use.update(dict.fromkeys((*call.reads, *call.writes, *call.creates), op))
     lives = []
     for storage, maker in maker_of_storage.items():
         unread = len(trace.ops) if storage in trace.held_storages else last_use[storage] + 1
         end = max(unread, trace.deaths.get(storage, 0))
-        lives.append(_Life(storage, trace.storage_bytes[storage], maker, unread, end))
+        num_bytes = trace.storage_bytes[storage]
+        lives.append(_Life(storage, num_bytes, maker, writer[storage], unread, end))
     return lives
 
 
-def _free(trace: Trace, life: _Life, writer: int) -> Call:
+def _free(trace: Trace, life: _Life) -> Call:
     earlier_ops = range(life.maker, life.end)[::-1]
     last = next((op for op in earlier_ops if isinstance(trace.ops[op], Call)), life.maker)
     return Call(
         None,
         reads=(life.storage,),
-        scope=trace.ops[writer].scope,
+        scope=trace.ops[life.last_writer].scope,
         phase=trace.ops[min(life.end, len(trace.ops) - 1)].phase,  # so that it is in its turn
-        belongs_to=writer,
+        belongs_to=life.last_writer,
         waits_for=(last,),
     )

@@ -96,7 +96,7 @@ class Collective:
     @property
     def in_machines(self) -> list[_Team]:
         """The copies of each machine, with the columns that they own."""
-        columns = self._bytes_of_owners(self.shares.columns)
+        columns = self.bytes_of_owners(self.shares.columns)
         return [
             _Team("", machine, {copy: columns[copy] for copy in machine if copy in columns})
             for machine in self.shares.machines
@@ -105,7 +105,7 @@ class Collective:
     @property
     def between_machines(self) -> list[_Team]:
         """The owners of each column, with the shards that they own."""
-        shards = self._bytes_of_owners(self.shares.shards)
+        shards = self.bytes_of_owners(self.shares.shards)
         return [
             _Team("/machines", owners, {copy: shards[copy] for copy in owners})
             for owners in zip(*self.shares.machines, strict=False)
@@ -159,7 +159,8 @@ class Collective:
         op = AddedOp(op_type, full_name, neighbour, self.phase, moved_bytes, flops)
         return self.joint.add(op, tensors)
 
-    def _bytes_of_owners(self, intervals: Mapping[int, Interval]) -> dict[int, int]:
+    def bytes_of_owners(self, intervals: Mapping[int, Interval]) -> dict[int, int]:
+        """Return the bytes of all tensors together in the interval of each copy."""
         return {
             copy: int(self.shares.of(interval, self.sizes).sum())
             for copy, interval in intervals.items()

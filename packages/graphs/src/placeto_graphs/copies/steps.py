@@ -404,8 +404,7 @@ def _gather_weights(
         name = f"{phase.name.lower()}/{layer}"
         gathering = Collective(joint, shares, name, phase, holders, sizes)
         senders: dict[int, int] = {}
-        for copy, interval in owned.items():
-            shard_bytes = int(shares.of(interval, sizes).sum())
+        for copy, shard_bytes in gathering.bytes_of_owners(owned).items():
             shards = copy * graph.num_tensors + tensors
             senders[copy] = gathering.add(SHARD, "", copy, shards, PASSES_OF_COPY * shard_bytes)
             joint.waits += [(senders[copy], copy * graph.num_ops + op) for op in awaited]

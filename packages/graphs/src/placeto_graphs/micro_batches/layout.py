@@ -109,6 +109,7 @@ class Layout(NamedTuple):
     op: NDArray[np.int64]  # [m, V + 2 A], in the step
     tensor: NDArray[np.int64]  # [m, T + 2 A]
     source_op: NDArray[np.int64]  # [V'], what each op of the step stands for
+    origin: NDArray[np.int64]  # [V'], the op that it copies, or whose gradient it adds or passes on
     micro_batch: NDArray[np.int64]  # [V'], or `ONCE`
     source_tensor: NDArray[np.int64]  # [T']
     tensor_producer: NDArray[np.int32]  # [T'], an op of the step
@@ -142,9 +143,8 @@ def layout_of(graph: OpGraph, count: int) -> Layout:
     batch_of_op = micro_batch[exists][np.argsort(op[exists])]
     op[:, ~is_repeated] = op[0, ~is_repeated]
     tensor[:, ~is_repeated[maker]] = tensor[0, ~is_repeated[maker]]
-    return Layout(
-        op, tensor, source_op, batch_of_op, source_tensor, tensor_producer, gradients, of_batch
-    )
+    ops = op, tensor, source_op, origin[source_op], batch_of_op
+    return Layout(*ops, source_tensor, tensor_producer, gradients, of_batch)
 
 
 def _numbered(

@@ -18,7 +18,7 @@ from placeto_graphs.schema.problem import PlacementProblem
 SUM_TYPE = "placeto.add_gradients"
 BYTES_PER_NUMBER = 4  # of float32: what tells how many numbers a gradient has
 PASSES_OF_SUM = 3  # it reads the sum so far and the new gradient, and writes the new sum
-OF_MAKER = "scopes", "phases", "colocation", "dtype"  # of the op that makes a gradient, for sums
+OF_ORIGIN = "scopes", "phases", "colocation", "dtype"  # of sums as of the op that makes a gradient
 
 
 def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
@@ -69,7 +69,7 @@ def micro_batched(graph: OpGraph, num_micro_batches: int) -> OpGraph:
     count = _checked_count(graph, num_micro_batches)
     if count == 1:
         return graph
-    one_micro_batch = _part_of_graph(graph, 1, count)
+    one_micro_batch, _ = _part_of_graph(graph, 1, count)
     return _repeated_graph(one_micro_batch, layout_of(one_micro_batch, count))
 
 
@@ -140,12 +140,12 @@ def repeat_micro_batch_problem(
     graph, hierarchy = problem.graph, problem.hierarchy
     layout = layout_of(graph, count)
     if hierarchy is not None:
-        hierarchy = tuple(_repeated_grouping(graph, level, layout) for level in hierarchy)
+        hierarchy = tuple(_repeated_grouping(level, layout) for level in hierarchy)
     return PlacementProblem(
         graph=_repeated_graph(graph, layout),
         cluster=replace(problem.cluster, queue=BACKWARD_FIRST),
         compute_time=_repeated_times(graph, problem.compute_time, layout),
-        grouping=_repeated_grouping(graph, problem.grouping, layout),
+        grouping=_repeated_grouping(problem.grouping, layout),
         hierarchy=hierarchy,
     )
 
@@ -163,15 +163,12 @@ def _checked_count(graph: OpGraph, num_micro_batches: int) -> int:
 
 def part_of_batch(problem: PlacementProblem, samples: int, batch: int) -> PlacementProblem:
     """Return the problem of a step with some samples of the batch, in linear parts."""
-    divisors = np.where(ops_of_batch(problem.graph), batch / samples, 1.0)
-    return replace(
-        problem,
-        graph=_part_of_graph(problem.graph, samples, batch),
-        compute_time=problem.compute_time / divisors[:, None],
-    )
+    graph, divisors = _part_of_graph(problem.graph, samples, batch)
+    return replace(problem, graph=graph, compute_time=problem.compute_time / divisors[:, None])
 
 
-def _part_of_graph(graph: OpGraph, samples: int, batch: int) -> OpGraph:
+def _part_of_graph(graph: OpGraph, samples: int, batch: int) -> tuple[OpGraph, NDArray[np.float64]]:
+    """Return the graph with some samples of the batch, and float64[V] by which times shrink."""
     of_batch = ops_of_batch(graph)
     divisors = np.where(of_batch, batch / samples, 1.0)
     whole = gradients_and_terms(graph, of_batch)
@@ -180,7 +177,7 @@ def _part_of_graph(graph: OpGraph, samples: int, batch: int) -> OpGraph:
         parts = -(-sizes.astype(object) * samples // batch)  # int64 might not hold the products
         return np.where(is_divided, parts, sizes).astype(np.int64)
 
-    return replace(
+    part = replace(
         graph,
         flops=graph.flops / divisors,
         bytes_accessed=graph.bytes_accessed / divisors,
@@ -188,13 +185,12 @@ def _part_of_graph(graph: OpGraph, samples: int, batch: int) -> OpGraph:
         tensor_bytes=rounded_up(graph.tensor_bytes, of_batch[graph.tensor_producer] & ~whole),
         measured_time={kind: seconds / divisors for kind, seconds in graph.measured_time.items()},
     )
+    return part, divisors
 
 
-def _repeated_grouping(graph: OpGraph, grouping: Grouping, layout: Layout) -> Grouping:
+def _repeated_grouping(grouping: Grouping, layout: Layout) -> Grouping:
     """Return the groups of the ops of a step: those of what they are copies of, or sums for."""
-    makers = np.tile(graph.tensor_producer[layout.gradients], 2)
-    group_of = np.append(grouping.group_of, grouping.group_of[makers])[layout.source_op]
-    return Grouping(group_of=group_of, group_names=grouping.group_names)
+    return replace(grouping, group_of=grouping.group_of[layout.origin])
 
 
 def _repeated_times(
@@ -208,14 +204,14 @@ def _repeated_times(
 def _repeated_graph(graph: OpGraph, layout: Layout) -> OpGraph:
     sizes = graph.tensor_bytes[layout.gradients]
     none = np.zeros_like(sizes)
-    makers = np.tile(graph.tensor_producer[layout.gradients], 2).tolist()
     sums_and_totals = {
-        **{name: [getattr(graph, name)[maker] for maker in makers] for name in OF_MAKER},
         "op_types": [SUM_TYPE] * len(sizes) + [FREE_TYPE] * len(sizes),
         "flops": np.append(sizes / BYTES_PER_NUMBER, none),
         "bytes_accessed": np.append(PASSES_OF_SUM * sizes, none),
     }
     columns = columns_of_ops([graph], sums_and_totals, layout.source_op)
+    of_origins = columns_of_ops([graph], {}, layout.origin)
+    columns |= {name: of_origins[name] for name in OF_ORIGIN}
     columns["parameter_bytes"] *= layout.micro_batch <= 0
     columns["micro_batch"] = layout.micro_batch
     return OpGraph(
@@ -290,8 +286,8 @@ def _edges(graph: OpGraph, layout: Layout) -> NDArray[np.int32]:
     add_edges(layout.tensor[1:, sums], readers_of_sums, graph.num_edges + totals)
     add_edges(buffers, give[-1:], graph.num_edges + totals)
     read, reader, row = np.concatenate(edges, axis=1)
-    phases = np.append(graph.phases, np.full(2 * len(sums), Phase.BACKWARD))[layout.source_op]
-    order = np.lexsort([read, row, layout.micro_batch[reader], phases[reader]])
+    phases = graph.phases[layout.origin[reader]]
+    order = np.lexsort([read, row, layout.micro_batch[reader], phases])
     return np.stack([read, reader], axis=1)[order].astype(np.int32)
 
 
