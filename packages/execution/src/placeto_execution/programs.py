@@ -8,7 +8,6 @@ if nothing is buffered. Each two devices send and receive in the same order.
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -75,13 +74,6 @@ class StepProgram:
     messages: tuple[Message, ...]
     instructions: tuple[tuple[int, Instruction], ...]
 
-    @cached_property
-    def _program_of_device(self) -> dict[int, tuple[Instruction, ...]]:
-        instructions_of: defaultdict[int, list[Instruction]] = defaultdict(list)
-        for device, instruction in self.instructions:
-            instructions_of[device].append(instruction)
-        return {device: tuple(instructions) for device, instructions in instructions_of.items()}
-
     def of_device(self, device: int) -> tuple[Instruction, ...]:
         """Return the program of a device.
 
@@ -90,7 +82,7 @@ class StepProgram:
         device
             Index of the device.
         """
-        return self._program_of_device.get(device, ())
+        return tuple(instruction for owner, instruction in self.instructions if owner == device)
 
     def text(self, instruction: Instruction, graph: OpGraph) -> str:
         """Return what an instruction does, for messages of errors.
@@ -295,7 +287,7 @@ def topological_schedule(problem: PlacementProblem, placement: NDArray[np.int32]
     graph, op_device = problem.graph, problem.expand(placement)
     start = graph.topological_index.astype(np.float64)
     home = op_device[graph.tensor_producer]
-    tensor, reader = graph.edges[:, 0], graph.edges[:, 1]
+    tensor, reader = graph.edges.T
     is_remote = op_device[reader] != home[tensor]
     pairs = np.stack([tensor[is_remote], op_device[reader[is_remote]]], axis=1)
     sent, destination = np.unique(pairs, axis=0).T

@@ -145,9 +145,18 @@ def _cluster(document: _ClusterFile) -> Cluster:
     common: dict[str, Any] = {"devices": devices, "kinds": kinds, "queue": document.queue}
     names = [device.name for device in document.devices]
     members = _members(names, document.machines)
+    machines, machine_names = _machines(document, members)
     has_links = document.links or (document.machines and document.bandwidth is not None)
     if not has_links and document.bandwidth is None:
-        return joined(**common, **_joints(document, members))
+        _check_joined(document, machines)
+        ways = [_ways(index, device, document) for index, device in enumerate(document.devices)]
+        return joined(
+            **common,
+            machines=machines,
+            machine_names=machine_names,
+            ways=ways,
+            link=document.link,
+        )
     link_fields = {"link": document.link}
     for index, device in enumerate(document.devices):
         link_fields[f"devices[{index}].host_link"] = device.host_link
@@ -156,7 +165,6 @@ def _cluster(document: _ClusterFile) -> Cluster:
             conflict = "links" if has_links else "bandwidth"
             raise GraphError(f"{field}: expected no {conflict} beside it, got {short_repr(name)}")
     if has_links:
-        machines, machine_names = _machines(document, members)
         links = _links(document, names, members)
         machine = np.array(machines)
         return Cluster(**common, **links, machine=machine, machine_names=machine_names)
@@ -169,16 +177,13 @@ def _cluster(document: _ClusterFile) -> Cluster:
     )
 
 
-def _joints(document: _ClusterFile, members: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """Return what joins devices as `parse_cluster` does: machines, and ways of their kinds."""
+def _check_joined(document: _ClusterFile, machines: Sequence[int]) -> None:
+    """Refuse what does not go with devices that are joined as `parse_cluster` says."""
     if document.latency:
         raise GraphError("latency: expected a bandwidth, or links, beside it, got none")
-    machines, names = _machines(document, members)
-    if document.machines and len(names) > len(document.machines):
+    if document.machines and len(document.machines) in machines:
         apart = document.devices[machines.index(len(document.machines))].name
         raise GraphError(f"machines: expected each device in one, got {short_repr(apart)} in none")
-    ways = [_ways(index, device, document) for index, device in enumerate(document.devices)]
-    return {"machines": machines, "machine_names": names, "ways": ways, "link": document.link}
 
 
 def _machines(

@@ -81,26 +81,25 @@ def _parsed(lines: Sequence[str]) -> tuple[list[_Layer], list[tuple[int, int]]]:
     line_of_layer: dict[str, int] = {}
     line_of_edge: dict[tuple[str, str], int] = {}
     for line_number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         with within(f"line {line_number}: "):
-            if line.strip() and line[0].isspace():
-                edge = _parsed_edge(line)
-                first_line = line_of_edge.setdefault(edge, line_number)
-                _check_first("edge", line.strip(), first_line, line_number)
-            elif line.strip():
+            if line[0].isspace():
+                entity, name = "edge", line.strip()
+                first_line = line_of_edge.setdefault(_parsed_edge(name), line_number)
+            else:
                 layer = _parsed_layer(line)
-                first_line = line_of_layer.setdefault(layer.name, line_number)
-                _check_first("node", layer.name, first_line, line_number)
-                layers[layer.name] = layer
+                entity, name = "node", layer.name
+                first_line = line_of_layer.setdefault(name, line_number)
+                layers[name] = layer
+            if first_line != line_number:
+                raise GraphError(
+                    f"expected each {entity} once, got {short_repr(name)} again after line "
+                    f"{first_line}"
+                )
     if not layers:
         raise GraphError("expected at least one line that describes a node, got none")
     return _sorted_layers(layers, line_of_edge)
-
-
-def _check_first(entity: str, name: str, first_line: int, line_number: int) -> None:
-    if first_line != line_number:
-        raise GraphError(
-            f"expected each {entity} once, got {short_repr(name)} again after line {first_line}"
-        )
 
 
 def _parsed_layer(line: str) -> _Layer:
@@ -140,10 +139,10 @@ def _parsed_layer(line: str) -> _Layer:
     )
 
 
-def _parsed_edge(line: str) -> tuple[str, str]:
-    source, dashes, destination = line.strip().partition(" -- ")
+def _parsed_edge(text: str) -> tuple[str, str]:
+    source, dashes, destination = text.partition(" -- ")
     if not (dashes and source.strip() and destination.strip()):
-        raise GraphError(f"expected NODE -- NODE, got {short_repr(line.strip())}")
+        raise GraphError(f"expected NODE -- NODE, got {short_repr(text)}")
     return source.strip(), destination.strip()
 
 

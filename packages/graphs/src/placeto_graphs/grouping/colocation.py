@@ -98,9 +98,8 @@ def colocate_updates(graph: OpGraph) -> Grouping:
     """
     producers, consumers = graph.edge_producers, graph.edge_consumers
     reads = (graph.phases[consumers] == Phase.UPDATE) & (graph.parameter_bytes[producers] > 0)
-    pairs = np.unique(np.stack([consumers[reads], producers[reads]], axis=1), axis=0)
-    updates, first, count = np.unique(pairs[:, 0], return_index=True, return_counts=True)
-    return _joined(graph, updates[count == 1], pairs[first[count == 1], 1])
+    updates, parameters = _with_one_partner(graph, consumers[reads], producers[reads])
+    return _joined(graph, updates, parameters)
 
 
 def colocate_single_consumers(graph: OpGraph) -> Grouping:
@@ -118,19 +117,28 @@ def colocate_single_consumers(graph: OpGraph) -> Grouping:
     graph
         A graph of V ops.
     """
-    lowest = np.full(graph.num_ops, graph.num_ops, np.int32)
-    highest = np.full(graph.num_ops, -1, np.int32)
     counts = np.array([op_type != FREE_TYPE for op_type in graph.op_types])
-    counted = counts[graph.edge_consumers]
-    np.minimum.at(lowest, graph.edge_producers[counted], graph.edge_consumers[counted])
-    np.maximum.at(highest, graph.edge_producers[counted], graph.edge_consumers[counted])
-    reads_weights = graph.edge_consumers[_made_of_weights(graph)[graph.edge_producers]]
+    producers, consumers = graph.edge_producers, graph.edge_consumers
+    counted = counts[consumers]
+    single, consumer = _with_one_partner(graph, producers[counted], consumers[counted])
+    reads_weights = consumers[_made_of_weights(graph)[producers]]
     backward = graph.phases == Phase.BACKWARD
     apart = np.zeros(graph.num_ops, np.bool_)
     apart[reads_weights] = backward[reads_weights]
+    together = ~(apart[single] & backward[consumer])
+    return _joined(graph, single[together], consumer[together])
+
+
+def _with_one_partner(
+    graph: OpGraph, ops: NDArray[np.int32], partners: NDArray[np.int32]
+) -> tuple[NDArray[np.intp], NDArray[np.int32]]:
+    """Return the ops that all their pairs join to one partner, and that partner of each."""
+    lowest = np.full(graph.num_ops, graph.num_ops, np.int32)
+    highest = np.full(graph.num_ops, -1, np.int32)
+    np.minimum.at(lowest, ops, partners)
+    np.maximum.at(highest, ops, partners)
     single = np.flatnonzero(lowest == highest)
-    single = single[~(apart[single] & backward[lowest[single]])]
-    return _joined(graph, single, lowest[single])
+    return single, lowest[single]
 
 
 def _made_of_weights(graph: OpGraph) -> NDArray[np.bool_]:
