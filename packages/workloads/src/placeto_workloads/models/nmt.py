@@ -126,17 +126,16 @@ class Encoder(nn.Module):
         super().__init__()
         self.layer0 = TwoWayLSTM(units, steps)
         self.output_size = 2 * units
-        self.upper_layers = [f"layer{layer}" for layer in range(1, layers)]
-        for layer, name in enumerate(self.upper_layers, start=1):
-            self.add_module(name, _lstm(layer, self.output_size, units, steps))
+        for layer in range(1, layers):
+            self.add_module(f"layer{layer}", _lstm(layer, self.output_size, units, steps))
             self.output_size = units
 
     def forward(self, words: Sequence[Tensor]) -> tuple[list[Tensor], list[LSTMState]]:
         zeros = torch.zeros_like(words[0])
-        outputs, last_state = self.layer0(words, (zeros, zeros))
+        bottom_layer, *upper_layers = self.children()
+        outputs, last_state = bottom_layer(words, (zeros, zeros))
         last_states = [last_state]
-        for name in self.upper_layers:
-            layer = self.get_submodule(name)
+        for layer in upper_layers:
             outputs, last_state = _unrolled(layer, enumerate(outputs), (zeros, zeros))
             last_states.append(last_state)
         return outputs, last_states
