@@ -149,6 +149,30 @@ def test_a_step_that_there_is_not_is_refused_in_one_line(
         inference_step(f"transformers:{name}", **{"mode": "decode", **settings})
 
 
+DENSE = {
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+    "shared_intermediate_size": 8,
+    "mamba_n_heads": 4,
+    "layer_types": ["attention"] * 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "experts"),
+    [
+        ("llama", {}, 1),
+        ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}, 2),
+        ("granitemoehybrid", DENSE, 1),
+    ],
+)
+def test_each_token_goes_to_as_many_experts_as_the_configuration_says(
+    name: str, settings: Mapping[str, Any], experts: int
+) -> None:
+    step = small_inference_step(name, "decode", {**DECODER, **settings}, context=CONTEXT)
+    assert step.experts_per_token == experts
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "mode", "work"),
     [

@@ -19,7 +19,7 @@ from torch.func import functional_call
 
 from placeto_graphs import TokenCache, error_line
 from placeto_workloads.errors import WorkloadError
-from placeto_workloads.libraries.loading import offline
+from placeto_workloads.libraries.loading import first_number, offline
 from placeto_workloads.libraries.transformers import build_model, stored_model, warn_of_loops
 from placeto_workloads.libraries.transformers_inputs import checked_length
 from placeto_workloads.models.training_step import (
@@ -173,13 +173,12 @@ def inference_step(
             tensor: _bytes_of(numbers.shape, cache_bits) for tensor, numbers in tensors.items()
         }
     usual_bits = max((8 * numbers.itemsize for numbers in tensors.values()), default=16)
-    experts = [getattr(text, key, None) for key in EXPERTS_PER_TOKEN]
     return TrainingStep(
         model,
         inputs,
         mode="inference",
         parameter_bytes=held_bytes or None,
-        experts_per_token=next((count for count in experts if isinstance(count, int)), 1),
+        experts_per_token=first_number(text, *EXPERTS_PER_TOKEN) or 1,
         cache=TokenCache(
             context=length,
             sequences=batch_size,
