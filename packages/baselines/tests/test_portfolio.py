@@ -8,7 +8,7 @@ import pytest
 
 import simulated_problems
 from baseline_problems import cluster, gpus, op_graph, problem_of
-from placeto_baselines import LayerChain, PortfolioSearch, Stages
+from placeto_baselines import CriticalPathPlacer, LayerChain, PortfolioSearch, Stages
 from placeto_baselines.placement_trials import WatchedEvaluator
 from placeto_baselines.search import contracted_search, portfolio
 from placeto_baselines.search.layers import _voted_labels
@@ -126,6 +126,8 @@ def test_a_large_problem_is_searched_in_blocks_of_ops_first(
     result = search.place(problem, simulator)
     assert result.evaluations <= 30
     assert result.runtime < ordinary.runtime
+    scheduled = CriticalPathPlacer().place(problem, simulator)
+    assert result.runtime <= scheduled.runtime < ordinary.runtime
     assert {choice.kind for choice in search.choices} <= {"alone", "in-order", "balanced", "chain"}
     for choice in search.choices:
         batch = simulator.evaluate(choice.result.placement[None])

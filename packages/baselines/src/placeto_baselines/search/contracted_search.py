@@ -12,6 +12,7 @@ from placeto_baselines.devices import random_placements
 from placeto_baselines.errors import BaselineError
 from placeto_baselines.partitioning import MetisPlacer, ScotchPlacer
 from placeto_baselines.placement_trials import WatchedEvaluator, evaluated, rank_of_result
+from placeto_baselines.scheduling.list_schedulers import CriticalPathPlacer
 from placeto_baselines.search.layers import layers_of_groups
 from placeto_baselines.search.multilevel_search import MultilevelSearch
 from placeto_baselines.search.subsets import SEARCHED, Choice
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 SIZES = (2_048, 16_384)  # most ops of the smaller graphs
 # Parts of the budget that are spent after the searches of the smaller graphs, and after what they
 # found has been evaluated on the whole one.
-SPENT = (0.2, 0.6, 0.85)
+SPENT = (0.2, 0.5, 0.85)
 PARTITIONERS = (MetisPlacer(), ScotchPlacer())
+SECONDS_OF_SCHEDULED_OP = 3e-5  # that the critical-path placer takes for each op
 MOST_STARTS = 4
 LEAST_SECONDS = 1e-3  # of a search, also if its share is spent
 
@@ -80,6 +82,8 @@ class ContractedSearch:
         yield self._evaluated_choice(small, first)
         if self._is_over(SPENT[2]):
             return
+        if self._can_schedule:
+            yield CriticalPathPlacer().place(self.problem, self.watched, seed=self.seed)
         # Where blocks mislead, as they do if ops of many groups take turns, this one may lead.
         shuffled = random_placements(smallest, 1, np.random.default_rng(self.seed))
         yield evaluated(self.watched, finer(self.problem, smallest, shuffled)[0])
@@ -162,6 +166,12 @@ class ContractedSearch:
         if settings.max_evaluations is not None:
             shares.append(self.watched.evaluations / settings.max_evaluations)
         return max(shares)
+
+    @property
+    def _can_schedule(self) -> bool:
+        """True if every op of the whole graph can be scheduled until it is time."""
+        scheduling = SECONDS_OF_SCHEDULED_OP * self.problem.graph.num_ops
+        return self._share + scheduling / (self.settings.seconds or np.inf) < SPENT[2]
 
     def _budget(self, share: float, problem: PlacementProblem) -> _Budget:
         """Return what is left until a share is spent; evaluations of small graphs cost less."""
