@@ -255,6 +255,19 @@ def test_at_most_one_layer_is_gathered_ahead(team: Team, keep_weights: bool) -> 
             assert awaited == (set() if keep_weights else {f"{before}#{copy}"})
 
 
+def test_weights_that_one_op_reads_first_are_gathered_at_once() -> None:
+    step = nx.DiGraph([("images", "f0"), ("f0", "f1"), ("f1", "gradient")])
+    step.add_node("gradient", phase=1)
+    for name, reader in (("weight", "f0"), ("bias", "f0"), ("last", "f1")):
+        step.add_node(name, parameter_bytes=64)
+        step.add_edge(name, reader, bytes=64)
+    graph = sharded([problem_of(from_networkx(step))] * 2).graph
+    waits = {(graph.op_names[op], graph.op_names[awaited]) for op, awaited in graph.waits.tolist()}
+    assert {wait for wait in waits if wait[0].startswith(SHARD)} == {
+        (f"{SHARD}/forward/last#{copy}", f"f0#{copy}") for copy in range(2)
+    }
+
+
 @given(teams(equal=True))
 def test_work_and_weights_are_those_of_all_copies(team: Team) -> None:
     source = team.problem.graph

@@ -395,10 +395,14 @@ def _gather_weights(
     is_there = joint.reads[phase, weights.tensors] != weights.tensors
     order = order[(places[order] < graph.num_ops) & ~is_there[order]]
     in_order = graph.topological_order
-    awaited: list[int] = []
+    first_ops: list[int] = []  # of the layers so far; some weights are first read by the same op
     if phase == Phase.BACKWARD:
-        awaited = in_order[graph.phases[in_order] == Phase.FORWARD][-1:].tolist()
+        first_ops = in_order[graph.phases[in_order] == Phase.FORWARD][-1:].tolist()
     for layer, members in _by_layer(weights, order).items():
+        first_op = int(in_order[places[members[0]]])
+        if first_op not in first_ops[-1:]:
+            first_ops.append(first_op)
+        awaited = first_ops[-2:-1]
         sizes, tensors = weights.sizes[members], weights.tensors[members]
         holders = joint.of_copies(weights.ops[members[0]])
         name = f"{phase.name.lower()}/{layer}"
@@ -408,7 +412,6 @@ def _gather_weights(
             shards = copy * graph.num_tensors + tensors
             senders[copy] = gathering.add(SHARD, "", copy, shards, PASSES_OF_COPY * shard_bytes)
             joint.waits += [(senders[copy], copy * graph.num_ops + op) for op in awaited]
-        awaited = [int(in_order[places[members[0]]])]
         columns: OpOfCopy = senders
         if owned is shares.shards:
             columns = gathering.all_gather(gathering.between_machines, senders)
