@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SIZES = (2_048, 16_384)  # most ops of the smaller graphs
 # Parts of the budget that are spent after the searches of the smaller graphs, and after what they
 # found has been evaluated on the whole one.
-SPENT = (0.2, 0.5, 0.85)
+SPENT = (0.15, 0.35, 0.85)
 PARTITIONERS = (MetisPlacer(), ScotchPlacer())
 SECONDS_OF_SCHEDULED_OP = 3e-5  # that the critical-path placer takes for each op
 MOST_STARTS = 4
@@ -82,8 +82,6 @@ class ContractedSearch:
         yield self._evaluated_choice(small, first)
         if self._is_over(SPENT[2]):
             return
-        if self._can_schedule:
-            yield CriticalPathPlacer().place(self.problem, self.watched, seed=self.seed)
         # Where blocks mislead, as they do if ops of many groups take turns, this one may lead.
         shuffled = random_placements(smallest, 1, np.random.default_rng(self.seed))
         yield evaluated(self.watched, finer(self.problem, smallest, shuffled)[0])
@@ -92,6 +90,8 @@ class ContractedSearch:
                 return
             with suppress(BaselineError):  # a library that cannot be used is no start
                 yield placer.place(self.problem, self.watched, seed=self.seed)
+        if self._can_schedule:
+            yield CriticalPathPlacer().place(self.problem, self.watched, seed=self.seed)
         for choice in others:
             if self._is_over(SPENT[2]):
                 return
