@@ -214,7 +214,7 @@ def test_stages_are_proposed_beside_a_large_layer_and_by_micro_batches(
     graph = replace(problem.graph, micro_batch=np.arange(11, dtype=np.int32) % micro_batches)
     problem = replace(problem, graph=graph)
     chain = LayerChain(problem, Simulator(problem), np.arange(11))
-    proposals = proposed_stages(chain, range(6), 16)
+    proposals = proposed_stages(chain, range(6), [0] * 6, 16)
     assert len(proposals[0].devices) == first
     stages = [
         [end - begin + 7 * (begin == 0) for begin, end in pairwise(proposal.bounds)]
@@ -263,7 +263,8 @@ def test_stages_are_proposed_where_no_device_can_run_all_layers() -> None:
     """The first layer runs on the second device only, the last on the first, with room for two."""
     seconds = [[math.inf, 2.0], *[[1.0, 2.0]] * 2, [1.0, math.inf]]
     problem = Chain(seconds, 0, [0.25] * 2, [1e6] * 2, [2, 4]).problem()
-    stages = proposed_stages(LayerChain(problem, Simulator(problem), np.arange(4)), range(2), 16)
+    chain = LayerChain(problem, Simulator(problem), np.arange(4))
+    stages = proposed_stages(chain, range(2), [0, 1], 16)
     assert stages[0].device_of_layer().tolist() == [1, 1, 0, 0]
 
 
