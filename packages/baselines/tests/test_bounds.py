@@ -354,6 +354,35 @@ def plain_ends(problem: PlacementProblem) -> NDArray[np.float64]:
     return end
 
 
+def plain_tails(problem: PlacementProblem) -> NDArray[np.float64]:
+    """Return float64[V, D], what follows after each op, one pair of devices after the other."""
+    graph, links, group_of = problem.graph, problem.cluster, problem.grouping.group_of
+    devices = range(problem.num_devices)
+    runs = np.isfinite(problem.group_graph.compute_time)[group_of]
+    seconds = np.where(runs, problem.compute_time, N)
+    tail = np.where(runs, 0.0, N)
+    for op in reversed(graph.topological_order.tolist()):
+        for tensor, reader in graph.edges.tolist():
+            if graph.tensor_producer[tensor] != op:
+                continue
+            for device in devices:
+                rest = links.devices[device].op_overhead * (problem.compute_time[op, device] > 0)
+                follows = [
+                    seconds[reader, target]
+                    + tail[reader, target]
+                    + (
+                        rest
+                        if target == device
+                        else links.latency[device, target]
+                        + graph.tensor_bytes[tensor] / links.bandwidth[device, target]
+                    )
+                    for target in devices
+                    if target == device or group_of[reader] != group_of[op]
+                ]
+                tail[op, device] = max(tail[op, device], min(follows))
+    return tail
+
+
 @pytest.mark.parametrize("spec", ["2x(3xk80)", "2xk80+2xv100", "1xcpu+3xk80"])
 def test_longest_paths_are_those_over_all_pairs_of_devices(spec: str) -> None:
     generator = np.random.default_rng(0)
@@ -369,6 +398,7 @@ def test_longest_paths_are_those_over_all_pairs_of_devices(spec: str) -> None:
     )
     paths = longest_paths(problem)
     assert paths.end == pytest.approx(plain_ends(problem))
+    assert paths.tail == pytest.approx(plain_tails(problem))
 
 
 def test_ops_that_take_no_time_come_after_those_that_they_read() -> None:

@@ -59,6 +59,12 @@ def test_the_slowest_copy_takes_the_least_time_for_which_there_is_memory(seed: i
     assert (fixed + seconds * samples).max() == pytest.approx(best)
 
 
+def test_each_copy_has_the_least_samples() -> None:
+    costs = 9, np.zeros(3), np.array([1.0, 4.0, 4.0]), np.full(3, np.inf)
+    assert balanced_samples(*costs) == (7, 1, 1)
+    assert balanced_samples(*costs, least=2) == (5, 2, 2)
+
+
 def test_teams_of_the_same_kinds_have_the_same_stages() -> None:
     memory = 4 * parse_cluster("4xk80").memory_bytes[0] // 5
     graph = op_graph(4, [(0, 1), (1, 2), (2, 3)], parameter_bytes=np.full(4, memory // 2))

@@ -13,6 +13,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from exported_models import Chain, features, mean_square
 from placeto import family_graph, load_model_graph
@@ -63,6 +64,31 @@ def test_graphs_of_two_batches_tell_those_of_all_others() -> None:
     assert captured_samples == [8, 4, 1]
     for samples, graph in graphs.items():
         assert graph == captured(samples)
+
+
+class Pairs(nn.Module):
+    """Compares each sample with all others, as contrastive losses do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        codes: torch.Tensor = self.layer(images)
+        return codes @ codes.T
+
+
+def test_batches_of_pairs_of_samples_are_captured() -> None:
+    captured_samples: list[int] = []
+
+    def captured(samples: int) -> OpGraph:
+        captured_samples.append(samples)
+        return capture(Pairs(), torch.ones(samples, 8), loss_fn=mean_square)
+
+    batches = Batches(lambda: 64, captured)
+    for samples in (64, 32, 16):
+        batches.graph(samples)
+    assert captured_samples == [64, 32, 16]
 
 
 def test_batches_of_other_ops_are_captured() -> None:

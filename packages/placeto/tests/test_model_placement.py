@@ -132,6 +132,14 @@ def test_copies_divide_the_first_dimension_of_inputs(tmp_path: Path) -> None:
         place(copies=3)
     with pytest.raises(InputError, match="expected example inputs with a dimension of samples"):
         quick_place(nn.Linear(1, 1), (), cluster="2xv100", copies=2)
+    with pytest.raises(InputError, match="expected 1 in mode 'inference', got 2"):
+        place(copies=2, mode="inference", optimizer=None)
+    with pytest.raises(InputError, match="shard: expected several copies"):
+        place(shard=True)
+    with pytest.raises(InputError, match="shard: expected a search"):
+        place(copies="auto", shard=True, placer="heft")
+    with pytest.raises(InputError, match="shard: expected a training step"):
+        place(copies="auto", shard=True, cluster="1xv100")
 
 
 def test_copies_are_chosen_if_they_are_fastest() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import networkx as nx
 import numpy as np
@@ -161,7 +161,7 @@ def test_one_copy_stays_where_it_is_faster_and_shards_can_be_forced() -> None:
     assert placed.copies is None
     assert copies_verdict(placed) == ""
     assert "2 copies" in {choice.kind for choice in placed.choices}
-    shards, _ = best_copies(layers.model.proposals(only_sharded=True), QUIET)
+    shards, *_ = best_copies(layers.model.proposals(only_sharded=True), QUIET)
     forced = with_copies(placed, shards, only_sharded=True)
     assert forced.placer == "2 copies, sharded"
     assert forced.copies is not None
@@ -179,15 +179,18 @@ def test_copies_priced_before_an_end_count(stop: BaseException, reason: str) -> 
         yield next(layers.model.proposals())
         raise stop
 
-    copies, why = best_copies(proposals(), QUIET)
+    copies, why, _ = best_copies(proposals(), QUIET)
     assert [proposal.choice.kind for proposal in copies] == ["4 copies"]
     assert why == reason
-    copies, why = best_copies(layers.model.proposals(), QUIET, seconds=0.0)
+    copies, why, _ = best_copies(layers.model.proposals(), QUIET, seconds=0.0)
     assert [proposal.choice.kind for proposal in copies] == ["4 copies"]
     assert why == "0 s are over; give more seconds"
+    copies, why, _ = best_copies(islice(layers.model.proposals(), 1), QUIET, seconds=0.0)
+    assert [proposal.choice.kind for proposal in copies] == ["4 copies"]
+    assert not why
 
 
-def test_a_sample_which_may_have_other_ops_is_no_part_beside_others() -> None:
+def test_balanced_copies_have_two_samples_as_one_may_have_other_ops() -> None:
     """Nine samples on three devices of 1, 4 and 4 s for each would be 7 + 1 + 1."""
     layers = TwoLayers("1xv100+2xk80", 9)
 
@@ -195,8 +198,8 @@ def test_a_sample_which_may_have_other_ops_is_no_part_beside_others() -> None:
         assert samples > 1
         return layers.step(samples, micro_batches)
 
-    copies, why = best_copies(replace(layers.model, step=step).proposals(), QUIET)
-    assert {proposal.copies.samples for proposal in copies} == {(3, 3, 3)}
+    copies, why, _ = best_copies(replace(layers.model, step=step).proposals(), QUIET)
+    assert {proposal.copies.samples for proposal in copies} == {(3, 3, 3), (5, 2, 2)}
     assert not why
 
 
@@ -208,7 +211,7 @@ def test_copies_that_cannot_be_simulated_leave_the_others() -> None:
             raise GraphError("no such batch")
         return layers.step(samples, micro_batches)
 
-    copies, why = best_copies(replace(layers.model, step=step).proposals(), QUIET)
+    copies, why, _ = best_copies(replace(layers.model, step=step).proposals(), QUIET)
     assert {proposal.copies.samples for proposal in copies} == {(4, 4)}
     assert why == "no such batch"
 

@@ -171,7 +171,8 @@ class ContractedSearch:
     def _can_schedule(self) -> bool:
         """True if every op of the whole graph can be scheduled until it is time."""
         scheduling = SECONDS_OF_SCHEDULED_OP * self.problem.graph.num_ops
-        return self._share + scheduling / (self.settings.seconds or np.inf) < SPENT[2]
+        share = scheduling / (self.settings.seconds or np.inf)
+        return not self._is_over(SPENT[2] - share)
 
     def _budget(self, share: float, problem: PlacementProblem) -> _Budget:
         """Return what is left until a share is spent; evaluations of small graphs cost less."""

@@ -45,6 +45,9 @@ MOST_BALANCED = 2  # times that samples are balanced, each by what those before 
 MOST_SHOWN = 8  # numbers of samples in a line
 ONE_COPY = "one copy"  # kind of a choice: the best placement that was found
 SUM = "aten.sum"
+INTERRUPTED = "interrupted"
+SECONDS_AFTER_INTERRUPT = 1e-3  # of the search
+LEAST_SAMPLES = 2  # of a copy in balanced parts, if there are so many
 MOST_OF_SECONDS = 0.5  # of a search, in which copies are priced before it
 
 # The problem of one copy with so many samples, in so many micro-batches
@@ -160,8 +163,10 @@ class _DividedBatch:
                 for team, of_unit in zip(self.teams, bytes_per_unit, strict=True)
             ]
             fixed, limits = seconds - per_unit * units, np.add(tried[-1], additional)
-            samples = balanced_samples(units * count + rest, fixed, per_unit, limits)
-            if samples is None or samples in tried or 1 in samples:  # which may have other ops
+            # One sample may have other ops than several.
+            least = min(units, LEAST_SAMPLES)
+            samples = balanced_samples(units * count + rest, fixed, per_unit, limits, least)
+            if samples is None or samples in tried:
                 return
             tried.append(samples)
             last = self.placed(copy_problem, on_teams, samples)
@@ -261,7 +266,10 @@ def place_source(
     Copies are tried if a search places it, and nothing decides how many there are. They are priced
     first, in at most half of the seconds of the search, which has all that are left.
     """
+    only_sharded = options.shard and options.copies == AUTO
     if settings.placer or settings.policy:
+        if only_sharded:
+            raise InputError("shard: expected a search, or a number of copies for a placer")
         return place_scheduled(problem, schedule, settings, progress)
     evaluator, seconds = settings.evaluator, settings.seconds
     if seconds is None and settings.max_evaluations is None:
@@ -269,15 +277,17 @@ def place_source(
     if evaluator.simulates and source.batches is not None:
         progress.update("loading the simulator; compiling it the first time takes about 10 s ...")
         warm_up_evaluator(evaluator.make(problem, None))
-    began = time.monotonic()
     proposals = _proposals(source, options, evaluator, has_schedule=schedule is not None)
     limit = math.inf if seconds is None else seconds * MOST_OF_SECONDS
-    copies, reason = best_copies(proposals, progress, limit)
-    if seconds is not None:
-        rest = max(seconds - (time.monotonic() - began), seconds * (1 - MOST_OF_SECONDS))
-        settings = replace(settings, seconds=rest)
+    copies, reason, pricing_seconds = best_copies(proposals, progress, limit)
+    if only_sharded and not copies and not reason:
+        raise InputError("shard: expected a training step that several devices can share")
+    if reason == INTERRUPTED:
+        settings = replace(settings, seconds=SECONDS_AFTER_INTERRUPT)
+    elif seconds is not None:
+        settings = replace(settings, seconds=seconds - min(pricing_seconds, limit))
     placed = place_scheduled(problem, schedule, settings, progress)
-    placed = with_copies(placed, copies, only_sharded=options.shard)
+    placed = with_copies(placed, copies, only_sharded=only_sharded)
     no_copies = f"more copies of the model are not tried: {reason}" if reason else ""
     return replace(placed, no_copies=no_copies)
 
@@ -292,33 +302,33 @@ def _proposals(
 
 def best_copies(
     proposals: Iterable[PlacedCopies], progress: Progress, seconds: float = math.inf
-) -> tuple[list[PlacedCopies], str]:
-    """Return the best copies of each kind, and a reason if not all were priced.
+) -> tuple[list[PlacedCopies], str, float]:
+    """Return the best copies of each kind, a reason if not all were priced, and the seconds.
 
     The seconds begin when the first ones are priced, for which another batch is captured. Ctrl-C
     and errors leave out later ones, too.
     """
     best_of: dict[tuple[object, ...], PlacedCopies] = {}  # in parts of the same kind
     reason = ""
-    deadline: float | None = None
+    began: float | None = None
     progress.update("copies of the model ...")
     try:
         for proposal in proposals:
+            now = time.monotonic()
+            began = now if began is None else began
+            if best_of and now - began >= seconds:
+                reason = f"{seconds:g} s are over; give more seconds"
+                break
             copies, choice = proposal.copies, proposal.choice
             progress.update(f"{choice.kind} ...")
             is_equal = len(set(copies.samples)) == 1
             key = (choice.devices, copies.devices, copies.shard, is_equal)
             best_of[key] = min(best_of.get(key, proposal), proposal, key=attrgetter("rank"))
-            now = time.monotonic()
-            deadline = now + seconds if deadline is None else deadline
-            if now >= deadline:
-                reason = f"{seconds:g} s are over; give more seconds"
-                break
     except KeyboardInterrupt:
-        reason = "interrupted"
+        reason = INTERRUPTED
     except (CaptureError, GraphError, InputError) as error:
         reason = str(error)
-    return list(best_of.values()), reason
+    return list(best_of.values()), reason, 0.0 if began is None else time.monotonic() - began
 
 
 def with_copies(

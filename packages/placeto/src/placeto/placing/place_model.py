@@ -406,13 +406,14 @@ def _source(name: str, step: StepSpec, options: ProblemOptions) -> Source:
         autocast = step.autocast or torch.float32
         return capture_step(replace(step, example_inputs=part, autocast=autocast))
 
-    batches = Batches(size, captured)
+    batches, is_training = Batches(size, captured), step.mode == TRAINING
     if len(options.samples) > 1:
+        if not is_training:
+            raise InputError(f"copies: expected 1 in mode {step.mode!r}, got {options.copies}")
         counts = batches.divided(options.samples, name)
         return in_copies(
             lambda count: Source(name, batches.graph(count), is_micro_batch=True), counts
         )
-    is_training = step.mode == TRAINING
     return Source(
         name, capture_step(step), is_micro_batch=True, batches=batches if is_training else None
     )

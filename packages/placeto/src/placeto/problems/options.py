@@ -129,6 +129,8 @@ class ProblemOptions:
             check_count("copies", self.copies)
         if isinstance(self.copies, str) and self.copies != AUTO:
             raise InputError(f'copies: expected "{AUTO}", a number or samples, got {self.copies!r}')
+        if self.shard and self.copies != AUTO and len(self.samples) == 1:
+            raise InputError("shard: expected several copies, which divide the weights, got one")
 
     @classmethod
     def of(cls, cluster: ClusterName | None = None, **options: Any) -> "ProblemOptions":

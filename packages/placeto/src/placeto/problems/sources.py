@@ -71,12 +71,15 @@ WHAT_CAN_RUN = (
 )
 
 
+SIZES = ("flops", "bytes_accessed", "workspace_bytes", "tensor_bytes")  # which batches change
+
+
 @dataclass(frozen=True, eq=False)
 class Batches:
     """Graphs of the step of a model with parts of its batch, of which two are captured.
 
-    FLOPs and bytes of an op are a constant and a multiple of the samples, so that two graphs tell
-    all others. A step of one sample may have other ops: it is always captured.
+    If FLOPs and bytes of each op are a constant and a multiple of the samples, two graphs tell all
+    others. Others are captured, and so is a step of one sample, which may have other ops.
 
     Attributes
     ----------
@@ -100,8 +103,7 @@ class Batches:
         if samples > 1 and len(several) > 1:
             few, many = several[0], several[-1]
             low, high = self.captured[few], self.captured[many]
-            has_same_weights = np.array_equal(low.parameter_bytes, high.parameter_bytes)
-            if low.op_names == high.op_names and has_same_weights:
+            if _are_linear(low, high, few / (many - few)):
                 return _between(low, high, (samples - few) / (many - few))
         return self.captured.setdefault(samples, self.capture(samples))
 
@@ -135,10 +137,26 @@ class Source:
     evaluator: str = OF_A_STEP  # name of the objective that its publishers have for it
 
 
+def _are_linear(low: OpGraph, high: OpGraph, fraction: float) -> bool:
+    """Return True if two graphs have the same ops, and no sizes that grow faster than the samples.
+
+    Such sizes, as of the product of all pairs of samples, would be negative without samples, which
+    are so far below those of the first graph, as a fraction of what is between both.
+    """
+    are_same = all(
+        np.array_equal(getattr(low, name), getattr(high, name))
+        for name in ("op_names", "op_types", "dtype", "edges", "parameter_bytes")
+    )
+    return are_same and all(
+        (getattr(low, name) * (1 + fraction) - getattr(high, name) * fraction >= -1).all()
+        for name in SIZES
+    )
+
+
 def _between(low: OpGraph, high: OpGraph, fraction: float) -> OpGraph:
     """Return the graph with sizes between those of two graphs of the same ops, or beyond them."""
     sizes = {}
-    for name in ("flops", "bytes_accessed", "workspace_bytes", "tensor_bytes"):
+    for name in SIZES:
         least, most = getattr(low, name), getattr(high, name)
         size = np.maximum(np.rint(least + (most - least) * fraction), 0)
         sizes[name] = size.astype(least.dtype)
