@@ -62,7 +62,7 @@ def test_the_slowest_copy_takes_the_least_time_for_which_there_is_memory(seed: i
 def test_each_copy_has_the_least_samples() -> None:
     costs = 9, np.zeros(3), np.array([1.0, 4.0, 4.0]), np.full(3, np.inf)
     assert balanced_samples(*costs) == (7, 1, 1)
-    assert balanced_samples(*costs, least=2) == (5, 2, 2)
+    assert balanced_samples(*costs, min_samples=2) == (5, 2, 2)
 
 
 def test_teams_of_the_same_kinds_have_the_same_stages() -> None:

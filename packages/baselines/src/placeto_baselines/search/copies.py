@@ -85,7 +85,7 @@ def balanced_samples(
     fixed: NDArray[np.float64],
     seconds: NDArray[np.float64],
     most: NDArray[np.float64],
-    least: int = 0,
+    min_samples: int = 0,
 ) -> tuple[int, ...] | None:
     """Return the samples of each of k copies, so that the slowest one takes the least time.
 
@@ -99,7 +99,7 @@ def balanced_samples(
         float64[k], the time of each copy without samples, and of each of its samples, in seconds.
     most
         float64[k], the samples for which each copy has memory.
-    least
+    min_samples
         Smallest number of samples of a copy.
 
     Examples
@@ -107,7 +107,7 @@ def balanced_samples(
     >>> balanced_samples(6, np.zeros(2), np.array([1.0, 2.0]), np.array([9.0, 9.0]))
     (4, 2)
     """
-    samples = np.full(len(fixed), least, np.int64)
+    samples = np.full(len(fixed), min_samples, np.int64)
     for _ in range(batch - int(samples.sum())):
         ends = np.where(samples + 1 <= most, fixed + seconds * (samples + 1), np.inf)
         samples[ends.argmin()] += 1

@@ -164,8 +164,8 @@ class _DividedBatch:
             ]
             fixed, limits = seconds - per_unit * units, np.add(tried[-1], additional)
             # One sample may have other ops than several.
-            least = min(units, LEAST_SAMPLES)
-            samples = balanced_samples(units * count + rest, fixed, per_unit, limits, least)
+            min_samples = min(units, LEAST_SAMPLES)
+            samples = balanced_samples(units * count + rest, fixed, per_unit, limits, min_samples)
             if samples is None or samples in tried:
                 return
             tried.append(samples)

@@ -401,10 +401,10 @@ def _source(name: str, step: StepSpec, options: ProblemOptions) -> Source:
         def first_samples(leaf: torch.Tensor) -> torch.Tensor:
             return leaf[:samples] if leaf.ndim and len(leaf) == size() else leaf
 
-        part = pytree.tree_map_only(torch.Tensor, first_samples, tree)
+        inputs_of_copy = pytree.tree_map_only(torch.Tensor, first_samples, tree)
         # A search runs without an autocast, which is that of the step.
         autocast = step.autocast or torch.float32
-        return capture_step(replace(step, example_inputs=part, autocast=autocast))
+        return capture_step(replace(step, example_inputs=inputs_of_copy, autocast=autocast))
 
     batches, is_training = Batches(size, captured), step.mode == TRAINING
     if len(options.samples) > 1:

@@ -157,9 +157,9 @@ def _between(low: OpGraph, high: OpGraph, fraction: float) -> OpGraph:
     """Return the graph with sizes between those of two graphs of the same ops, or beyond them."""
     sizes = {}
     for name in SIZES:
-        least, most = getattr(low, name), getattr(high, name)
-        size = np.maximum(np.rint(least + (most - least) * fraction), 0)
-        sizes[name] = size.astype(least.dtype)
+        low_size, high_size = getattr(low, name), getattr(high, name)
+        size = np.maximum(np.rint(low_size + (high_size - low_size) * fraction), 0)
+        sizes[name] = size.astype(low_size.dtype)
     return replace(low, **sizes)
 
 
