@@ -22,7 +22,12 @@ from placeto.trials.records import (
     short_curve,
 )
 from placeto.trials.running import starting_order
-from placeto.trials.statistics import critical_difference, mean_interval
+from placeto.trials.statistics import (
+    critical_difference,
+    friedman_probability,
+    mean_interval,
+    mean_ranks,
+)
 from placeto.trials.tables import (
     NOTHING,
     placer_table,
@@ -199,6 +204,14 @@ CONSTANTS = {2: 1.960, 3: 2.343, 4: 2.569, 5: 2.728, 6: 2.850, 7: 2.949, 8: 3.03
 def test_ranks_differ_as_demsar_prints(num_placers: int, constant: float) -> None:
     expected = constant * (num_placers * (num_placers + 1) / (6 * 14)) ** 0.5
     assert critical_difference(num_placers, 14) == pytest.approx(expected, rel=5e-4)
+
+
+def test_equal_costs_share_their_ranks_in_both_tests_also_if_sums_are_rounded() -> None:
+    costs = np.random.default_rng(0).integers(1, 4, (12, 4)).astype(float)
+    rounded = costs * (1 + 1e-15 * np.arange(4))
+    assert mean_ranks(rounded).tolist() == mean_ranks(costs).tolist()
+    assert friedman_probability(rounded) == friedman_probability(costs) > 0.5
+    assert friedman_probability(np.ones((5, 3))) == 1.0
 
 
 def test_an_interval_has_the_means_of_resampled_problems_and_their_seeds() -> None:

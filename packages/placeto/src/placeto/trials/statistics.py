@@ -55,9 +55,13 @@ def mean_ranks(costs: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     from scipy.stats import rankdata  # noqa: PLC0415 (it takes a second)
 
-    rounded = [[float(f"{cost:.{DIGITS_OF_RANKS}g}") for cost in row] for row in costs.tolist()]
-    ranks: NDArray[np.float64] = rankdata(rounded, axis=1).mean(axis=0)
+    ranks: NDArray[np.float64] = rankdata(_rounded(costs), axis=1).mean(axis=0)
     return ranks
+
+
+def _rounded(costs: NDArray[np.float64]) -> NDArray[np.float64]:
+    rows = [[float(f"{cost:.{DIGITS_OF_RANKS}g}") for cost in row] for row in costs.tolist()]
+    return np.array(rows)
 
 
 def critical_difference(num_placers: int, num_problems: int) -> float:
@@ -88,4 +92,7 @@ def friedman_probability(costs: NDArray[np.float64]) -> float:
     """
     from scipy.stats import friedmanchisquare  # noqa: PLC0415
 
-    return float(friedmanchisquare(*costs.T).pvalue)
+    rounded = _rounded(costs)
+    if (rounded == rounded[:, :1]).all():
+        return 1.0  # the statistic is 0 / 0
+    return float(friedmanchisquare(*rounded.T).pvalue)
