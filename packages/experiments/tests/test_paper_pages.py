@@ -14,7 +14,7 @@ from placeto.trials.trials import Experiment, Graph, Watch, Workspace
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.plan import Plan, chosen_plan
-from placeto_experiments.paper.rewards import _until
+from placeto_experiments.paper.rewards import _until, _variation
 from placeto_experiments.paper.tasks import PlaceAtRandom, TrainPlaceto, trained_of
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
 
@@ -26,6 +26,12 @@ def test_updates_are_counted_to_the_first_that_was_so_fast() -> None:
     ]
     assert _until(curves, 2.1) == "3 (2 to 4)"
     assert _until(curves, 1.5) == NOTHING
+
+
+def test_the_variation_is_that_of_a_sample_of_seeds() -> None:
+    curves = [np.array([[1, runtime], [2, 5.0]]) for runtime in (1.0, 2.0, 3.0)]
+    assert _variation(curves) == "25.0 %"  # the mean of 50 % and 0 %
+    assert _variation(curves[:1]) == NOTHING
 
 
 def test_every_update_of_a_long_log_counts(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
             spread((curve[-1, 1] for curve in steps[title]), seconds_text),
             spread((curve[-1, 1] for curve in curves), seconds_text),
             _until(curves, NEAR * fastest),
-            share_text(_variation(curves)),
+            _variation(curves),
             count_text(results.trained(f"{reward}-0").evaluations),
         ]
 
@@ -140,6 +140,9 @@ def _until(curves: Sequence[Curve], runtime: float) -> str:
     return spread(updates, count_text)
 
 
-def _variation(curves: Sequence[Curve]) -> float:
+def _variation(curves: Sequence[Curve]) -> str:
+    """Return the standard deviation over the seeds, relative to their mean; a dash for one seed."""
+    if len(curves) < 2:
+        return NOTHING
     runtimes = np.stack([curve[:, 1] for curve in curves])
-    return float((runtimes.std(axis=0) / runtimes.mean(axis=0)).mean())
+    return share_text(float((runtimes.std(axis=0, ddof=1) / runtimes.mean(axis=0)).mean()))
