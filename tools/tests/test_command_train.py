@@ -255,8 +255,10 @@ def test_other_problems_choose_the_policy(problem: Path, tmp_path: Path) -> None
     for others in ([], [f"--validation={files[0]}"]):
         assert "one of other PROBLEMS, validation" in fail(*train, *others, "-o", run)
     other = ["-o", tmp_path / "other"]
-    line = fail(*train, "--validation", files[0], problem, *other)
-    assert f"--validation {problem}: expected other problems than PROBLEMS" in line
+    copy = shutil.copy(problem, tmp_path / "copy.json")
+    for same in (problem, copy):  # by whatever name
+        line = fail(*train, "--validation", files[0], same, *other)
+        assert f"--validation {same}: expected other problems than PROBLEMS" in line
     line = fail(*train, "--validation", files[0], "--preset=paper", *other)
     assert "--validation: needs --hparam selection=best" in line
     assert not (tmp_path / "other").exists()

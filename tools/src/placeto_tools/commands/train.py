@@ -204,8 +204,8 @@ def _read_validation(
     if settings.selection != "best":
         raise InputError(f"{VALIDATION}: needs --hparam selection=best")
     problems = read_training_problems(sources, 1, options)
-    for name in problems:
-        if name in training_problems:
+    for name, problem in problems.items():
+        if problem in training_problems.values():
             raise InputError(f"{VALIDATION} {name}: expected other problems than PROBLEMS")
     return problems
 
