@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import experiment_plugin  # noqa: F401
-from command_runs import build_profile, fail, start_paused, succeed
+from command_runs import build_profile, check_picture, fail, start_paused, succeed
 from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from experiment_tasks import placed
+from placeto.errors import InputError
 from placeto.placing.placers import PLACER_NAMES, PLACERS
+from placeto.problems.options import group_counts
 from placeto.progress import clock
 from placeto.trials.comparison import Describe
 from placeto.trials.folder import content_digest
@@ -277,8 +279,14 @@ def test_own_graphs_are_learned_chosen_by_or_placed(own_graphs: Path) -> None:
     assert len(problems.training) == plan.granularities * 6
     for name in ("g2", "g4", "g9"):
         assert problems.makers[name]() == load_problem(own_graphs / f"{name}.json")
-    finer = problems.makers["g9-granularity-3"]()
-    assert finer.graph == load_problem(own_graphs / "g9.json").graph
+    coarser = problems.makers["g9-granularity-1"]()
+    assert coarser.graph == load_problem(own_graphs / "g9.json").graph
+    usual, count, *_ = group_counts(17, plan.granularities)
+    assert coarser.num_groups == count < usual
+    for others in ({"num_gpus": 3}, {"link": "pcie-shared"}):  # the files have their devices
+        refused = folder_problems(own_graphs, chosen_plan("generalise", "small", **others))
+        with pytest.raises(InputError, match=r"expected a source without .*g2\.json"):
+            refused.makers["g2"]()
 
 
 @pytest.mark.slow
@@ -286,6 +294,8 @@ def test_a_policy_generalises_over_own_graphs(own_graphs: Path, tmp_path: Path) 
     folder = tmp_path / "results"
     succeed("experiment", "generalise", "--graphs", own_graphs, SMOKE, "-o", folder)
     page = check_complete(folder, pictures=2, wide="distributions.png")
+    figure = check_picture(folder / "distributions.png", 1300)
+    assert figure.get_suptitle() == "2 unseen graphs"  # on the devices of their files
     assert graphs_of(folder, "random") == {"g2", "g5"}  # as many as the scale has
     assert page.startswith(f"# Generalisation over {own_graphs}")
 

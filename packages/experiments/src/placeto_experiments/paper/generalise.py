@@ -84,7 +84,7 @@ def generalise(family_name: str, plan: Plan, folder: Path | None = None) -> Expe
 def _page(summary: Summary, on_training: Summary, plan: Plan) -> Page:
     figure = distributions_figure(
         {title: summary.all_values(label) for label, title in FIGURE_TITLES.items()},
-        f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
+        f"{len(summary.graphs)} unseen graphs",
         reference=TITLES["placeto-trained"],
     )
     rnn_to_random = summary.mean_ratio("rnn-zero-shot", "random")

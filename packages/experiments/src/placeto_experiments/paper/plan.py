@@ -328,8 +328,10 @@ def source_maker(
         devices = None
         if source.problem is None or cluster is not None:
             devices = read_cluster(cluster or f"{plan.num_gpus}x{source.kind}", plan.link)
-        elif plan.link is not None:
-            raise InputError(f"--link: expected a source without devices of its own, got {text}")
+        elif plan.link is not None or plan.num_gpus != DEFAULT_GPUS:
+            raise InputError(
+                f"--gpus, --link: expected a source without devices of its own, got {text}"
+            )
         problem = make_problem(source, devices, GroupingOptions(num_groups=plan.groups or None))
         if not granularity:
             return problem
