@@ -160,11 +160,14 @@ def test_policies_that_place_as_a_single_gpu_are_named() -> None:
 
 def test_how_far_a_search_goes_until_it_is_as_fast() -> None:
     goals = {"x": [placed(cost=5.5)], "y": [placed(cost=3.0)], "z": [placed(cost=9.5)]}
-    placers = {"search": {name: [placed()] for name in goals}, "goal": goals}
+    placers: Any = {"search": {name: [placed()] for name in goals}, "goal": goals}
     for graphs, expected in (("x", (1.0, 10.0, 1.0)), ("xz", (1.0, 5.5, 0.55))):
         assert summary(placers, *graphs).reached("search", "goal") == expected
     # One is never, and counts.
     assert summary(placers, *"xyz").reached("search", "goal") == (2 / 3, 10.0, 1.0)
+    # What does not fit never is, whatever it costs.
+    placers["search"]["z"] = [placed(fits=False)]
+    assert summary(placers, *"xz").reached("search", "goal") == (0.5, np.inf, np.inf)
 
 
 def test_episodes_draw_from_the_fixed_orders_alone() -> None:

@@ -153,15 +153,16 @@ class Summary:
         """Return when a search was as fast as another placer at its end.
 
         The result is the share of graphs and seeds on which it was, and the median evaluations and
-        seconds until then. These are infinite if it never was. Seconds are taken as proportional
-        to evaluations.
+        seconds until then. These are infinite if it never was, or does not fit the memory at its
+        end. Seconds are taken as proportional to evaluations.
         """
         reached_at = []
         for graph in self.graphs:
             for seed in self.seeds:
                 run = self.results.record(Placed, search, graph, seed)
                 goal = replace(self, graphs=[graph]).values(target, seed).item()
-                evaluations = evaluations_until(run.curve, goal)
+                # The curve of what does not fit has another penalty than the goal.
+                evaluations = evaluations_until(run.curve, goal) if run.fits else np.inf
                 reached_at.append((evaluations, evaluations / run.evaluations * run.seconds))
         evaluations, seconds = np.median(reached_at, axis=0).tolist()
         return float(np.isfinite(reached_at)[:, 0].mean()), evaluations, seconds
@@ -225,7 +226,7 @@ def distributions_figure(
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("{x:g}")
         axes.tick_params(axis="x", which="both", labelsize="small", rotation=45)
-    panels_axes[0].set_ylabel("fraction of the graphs")
+    panels_axes[0].set_ylabel("fraction of the placements")
     figure.legend(*panels_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.suptitle(title)
     return figure
