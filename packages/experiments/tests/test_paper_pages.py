@@ -3,19 +3,26 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from placeto.trials.records import Outcome
+from experiment_folders import cell
+from experiment_tasks import placed
+from placeto.trials.placing_tasks import Place
+from placeto.trials.records import Episode, Outcome, Trained
 from placeto.trials.tables import NOTHING
-from placeto.trials.trials import Experiment, Graph, Watch, Workspace
+from placeto.trials.trials import Experiment, Graph, Results, Watch, Workspace
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.generalise import generalise
+from placeto_experiments.paper.pages import count_text, percent_over, spread
 from placeto_experiments.paper.plan import Plan, chosen_plan
-from placeto_experiments.paper.rewards import _until, _variation
-from placeto_experiments.paper.tasks import PlaceAtRandom, TrainPlaceto, trained_of
+from placeto_experiments.paper.rewards import _until, _variation, rewards
+from placeto_experiments.paper.tasks import FinalEpisode, PlaceAtRandom, TrainPlaceto, trained_of
+from placeto_experiments.paper.traversal import traversal
 from placeto_graphs import PlacementProblem, from_networkx, parse_cluster, save_problem
 
 
@@ -32,6 +39,42 @@ def test_the_variation_is_that_of_a_sample_of_seeds() -> None:
     curves = [np.array([[1, runtime], [2, 5.0]]) for runtime in (1.0, 2.0, 3.0)]
     assert _variation(curves) == "25.0 %"  # the mean of 50 % and 0 %
     assert _variation(curves[:1]) == NOTHING
+
+
+def finished(experiment: Experiment) -> dict[str, Any]:
+    """Return a record of each trial, with numbers of its own."""
+    generator, records = np.random.default_rng(0), dict[str, Any]()
+    for trial in experiment.trials:
+        costs, count = generator.uniform(1.0, 3.0, 5).tolist(), int(generator.integers(1, 1000))
+        if isinstance(trial.task, FinalEpisode):
+            records[trial.name] = Episode(cost=costs[-1], steps=costs)
+        elif isinstance(trial.task, Place):
+            records[trial.name] = placed(cost=costs[-1])
+        else:
+            records[trial.name] = Trained(
+                evaluations=count, seconds=1.0, runtimes=costs, entropies=costs
+            )
+    return records
+
+
+def test_a_page_of_several_seeds_has_all_of_them_and_ratios_of_the_same_seed() -> None:
+    experiment = traversal("nmt:0", chosen_plan("traversal", "smoke", seeds=3))
+    records = finished(experiment)
+    page = "\n".join(experiment.page(Results(records)).sections)
+
+    def costs(placer: str, *graphs: str) -> NDArray[np.float64]:
+        names = [[f"seed{seed}/{graph}/{placer}" for graph in graphs] for seed in range(3)]
+        return np.array([[records[name].cost for name in of_seed] for of_seed in names])
+
+    unseen = costs("rnn-zero-shot", *(f"nmt-0-order-{order}" for order in range(4, 8)))
+    for column, reference in ((2, "placeto-trained"), (3, "rnn-trained")):
+        ratios = (unseen / costs(reference, "nmt-0")).mean(axis=1)
+        assert cell(page, "RNN, zero-shot", column) == spread(ratios, percent_over)
+    experiment = rewards("nmt:0", chosen_plan("rewards", "smoke", seeds=3))
+    records = finished(experiment)
+    page = "\n".join(experiment.page(Results(records)).sections)
+    evaluations = [records[f"training/terminal-{seed}"].evaluations for seed in range(3)]
+    assert cell(page, "Terminal", 5) == spread(evaluations, count_text)
 
 
 def test_every_update_of_a_long_log_counts(tmp_path: Path) -> None:

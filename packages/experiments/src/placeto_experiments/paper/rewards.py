@@ -82,11 +82,13 @@ def _settings(plan: Plan) -> dict[str, Settings]:
 def _page(results: Results, name: str, plan: Plan) -> Page:
     kinds = list(_settings(plan))
     learning, entropies, steps = (dict[str, list[Curve]]() for _ in range(3))  # by title
+    evaluations: dict[str, list[int]] = {}
     for reward in kinds:
         title = TITLES[reward]
         trained = [results.trained(f"{reward}-{seed}") for seed in plan.seeds]
         learning[title] = [updates_curve(record.runtimes) for record in trained]
         entropies[title] = [updates_curve(record.entropies) for record in trained]
+        evaluations[title] = [record.evaluations for record in trained]
         steps[title] = [_steps(results, reward, name, seed) for seed in plan.seeds]
     fastest = min(float(curve[-1, 1]) for curves in learning.values() for curve in curves)
 
@@ -99,7 +101,7 @@ def _page(results: Results, name: str, plan: Plan) -> Page:
             spread((curve[-1, 1] for curve in curves), seconds_text),
             _until(curves, NEAR * fastest),
             _variation(curves),
-            count_text(results.trained(f"{reward}-0").evaluations),
+            spread(evaluations[title], count_text),
         ]
 
     runtimes = table(
