@@ -292,8 +292,9 @@ def test_runs_that_fail_count_as_infinite_and_sums_in_another_order_as_equal() -
 def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     report = problem(placer(run(2.0), name="rnn"), bound=0.5)
 
-    def until(*runtimes: float, fits: bool = True) -> str:
-        placeto = placer(*(run(runtime, fits=fits) for runtime in runtimes), name="placeto")
+    def until(*runtimes: float, fits: bool = True, failed: int = 0) -> str:
+        runs = [run(runtime, fits=fits) for runtime in runtimes]
+        placeto = placer(*runs, name="placeto", failed=failed)
         row, _ = search_table(
             [msgspec.structs.replace(report, placers=[*report.placers, placeto])]
         ).rows
@@ -303,6 +304,8 @@ def test_placements_until_a_runtime_are_those_of_all_runs() -> None:
     assert until(1.0, 3.0, 4.0) == "never"
     assert until() == NOTHING
     assert until(1.0, 1.0, 1.0, fits=False) == "never"
+    assert until(1.0, failed=2) == "never"
+    assert until(1.0, 1.5, failed=1) == "6"
     row, _ = search_table(
         [msgspec.structs.replace(report, placers=[placer(run(1.0), name="placeto")])]
     ).rows
