@@ -107,7 +107,7 @@ UNIT = "MB sent"
         (counted, (1200, "module"), "1,200 modules"),
         *((seconds_text, (value,), text) for value, text in (
             (2152.3, "2,152 s"), (1.5612, "1.561 s"), (0.0123, "12.30 ms"), (25e-6, "25.00 µs"),
-            (3e-9, "3 ns"),
+            (3e-9, "3 ns"), (999.97, "1,000 s"), (0.99997, "1.000 s"),
         )),
         *((rate_text, (decoding("1xv100", tokens=tokens), np.zeros(2, np.int32), value), text)
           for tokens, value, text in (

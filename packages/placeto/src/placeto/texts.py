@@ -72,10 +72,11 @@ def counted(count: int, thing: str) -> str:
 
 def seconds_text(seconds: float) -> str:
     """Return a duration with a unit."""
-    if seconds >= 1000:
+    rounded = float(f"{seconds:.4g}")
+    if rounded >= 1000:
         return f"{seconds:,.0f} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
+        if rounded >= size:
             return f"{seconds / size:#.4g} {unit}"
     return f"{seconds * 1e9:.4g} ns"
 
