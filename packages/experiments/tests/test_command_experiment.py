@@ -14,7 +14,6 @@ import experiment_plugin  # noqa: F401
 from command_runs import build_profile, check_picture, fail, start_paused, succeed
 from experiment_folders import SMOKE, cell, check_complete, policy_of, trials_of
 from experiment_tasks import placed
-from placeto.errors import InputError
 from placeto.placing.placers import PLACER_NAMES, PLACERS
 from placeto.problems.options import group_counts
 from placeto.progress import clock
@@ -283,10 +282,6 @@ def test_own_graphs_are_learned_chosen_by_or_placed(own_graphs: Path) -> None:
     assert coarser.graph == load_problem(own_graphs / "g9.json").graph
     usual, count, *_ = group_counts(17, plan.granularities)
     assert coarser.num_groups == count < usual
-    for others in ({"num_gpus": 3}, {"link": "pcie-shared"}):  # the files have their devices
-        refused = folder_problems(own_graphs, chosen_plan("generalise", "small", **others))
-        with pytest.raises(InputError, match=r"expected a source without .*g2\.json"):
-            refused.makers["g2"]()
 
 
 @pytest.mark.slow
@@ -298,6 +293,14 @@ def test_a_policy_generalises_over_own_graphs(own_graphs: Path, tmp_path: Path) 
     assert figure.get_suptitle() == "2 unseen graphs"  # on the devices of their files
     assert graphs_of(folder, "random") == {"g2", "g5"}  # as many as the scale has
     assert page.startswith(f"# Generalisation over {own_graphs}")
+
+
+@pytest.mark.parametrize("option", ["--gpus=3", "--link=pcie-shared"])
+def test_own_problems_keep_their_devices(option: str, own_graphs: Path, tmp_path: Path) -> None:
+    generalise = ["experiment", "generalise", "--graphs", own_graphs, SMOKE]
+    line = fail(*generalise, option, "-o", tmp_path / "new")
+    name = option.partition("=")[0]
+    assert f"{name}: expected a source without devices of its own, got {own_graphs}" in line
 
 
 def test_few_own_graphs_are_refused(tmp_path: Path) -> None:

@@ -60,7 +60,10 @@ scale_option = click.option(
 )
 CHOICES: Mapping[str, Decorator] = {
     "--gpus": number_option(
-        "--gpus", "num_gpus", maximum=1024, default=DEFAULT_GPUS, help="Number of GPUs."
+        "--gpus",
+        "num_gpus",
+        maximum=1024,
+        help=f"Number of GPUs.  [default: {DEFAULT_GPUS}, or the devices of a problem file]",
     ),
     "--link": link_option,
     "--preset": preset_option,

@@ -98,7 +98,7 @@ def _page(summary: Summary, plan: Plan) -> Page:
     drawn = {**policy_of_title, "Trained on the graph": "placeto-trained"}
     figure = distributions_figure(
         {title: summary.all_values(policy) for title, policy in drawn.items()},
-        f"{len(summary.graphs)} unseen graphs, {plan.num_gpus} GPUs",
+        f"{len(summary.graphs)} unseen graphs",
     )
     runtimes = table(
         "embedding|configuration|>runtime|>relative to full embedding|>paper"

@@ -99,7 +99,7 @@ class Plan:
     settings: Settings
     rnn_settings: RnnSettings
     paper_preset: Settings  # paper configuration, without the updates
-    num_gpus: int = DEFAULT_GPUS  # number of K80s on which graphs are placed
+    num_gpus: int | None = None  # of graphs without devices of their own; None for the default
     link: str | None = None  # interconnect; by default one outgoing bus for each
 
     @property
@@ -327,11 +327,11 @@ def source_maker(
         source = load_source(text, SourceOptions(chosen, family_seed))
         devices = None
         if source.problem is None or cluster is not None:
-            devices = read_cluster(cluster or f"{plan.num_gpus}x{source.kind}", plan.link)
-        elif plan.link is not None or plan.num_gpus != DEFAULT_GPUS:
-            raise InputError(
-                f"--gpus, --link: expected a source without devices of its own, got {text}"
-            )
+            num_gpus = plan.num_gpus or DEFAULT_GPUS
+            devices = read_cluster(cluster or f"{num_gpus}x{source.kind}", plan.link)
+        elif plan.num_gpus or plan.link:
+            option = "--gpus" if plan.num_gpus else "--link"
+            raise InputError(f"{option}: expected a source without devices of its own, got {text}")
         problem = make_problem(source, devices, GroupingOptions(num_groups=plan.groups or None))
         if not granularity:
             return problem
