@@ -120,9 +120,10 @@ def remedy_text(
 
 
 def levels_hint(source: str, problem: PlacementProblem) -> str:
-    """Return how to make a problem file with finer groups; an empty text if it has them."""
+    """Return how to make a problem file with finer groups; an empty text if there are none."""
     is_divided = problem.graph.num_micro_batches > 1  # its groups follow no rules
-    if problem.rules is not None or problem.hierarchy is not None or is_divided:
+    is_finest = problem.num_groups == problem.graph.num_ops  # rules would only merge ops
+    if is_finest or is_divided or problem.rules is not None or problem.hierarchy is not None:
         return ""
     rules = " ".join(f"--rule {name}" for name in names_of_rules(DEFAULT_RULES) or ())
     return (
