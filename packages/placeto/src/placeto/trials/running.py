@@ -23,7 +23,7 @@ import torch
 from placeto.errors import RUN_FAILED, RunError, StoppedRunError, exit_code, one_line
 from placeto.progress import Progress, StopRequest, clock
 from placeto.texts import seconds_text
-from placeto.trials.folder import PAGE, ExperimentFolder
+from placeto.trials.folder import ExperimentFolder
 from placeto.trials.records import Episode, Failed, Outcome, Trained, TrialRecord
 from placeto.trials.trials import Experiment, StoppedError, Trial, Watch, Workspace
 
@@ -84,7 +84,7 @@ def conduct(
         num_more = len(failures) - 1
         failed = RunError(f"{failures[0]} (and {num_more} more)" if num_more else failures[0])
     if experiment.news or not failed:  # a page without news needs all records
-        progress.update(f"writing {PAGE} ...")
+        progress.update("writing tables ...")
         folder.write_page(experiment.page(folder.results))
     if failed:
         raise failed
