@@ -25,6 +25,7 @@ from placeto.trials.trials import (
 from placeto_baselines import Limits, RnnSettings
 from placeto_experiments.paper import tasks
 from placeto_experiments.paper.pages import Summary, collapse_remark
+from placeto_experiments.paper.plan import chosen_plan
 from placeto_experiments.paper.tasks import (
     Bound,
     FixedOrders,
@@ -203,3 +204,11 @@ def test_a_policy_places_by_the_number_of_the_order(monkeypatch: pytest.MonkeyPa
     result = PlaceInOrder(policy, 5).place(simulator.problem, simulator)
     assert result.runtime == simulator.runtimes(result.placement[None])[0]
     assert orders == [random_order(simulator.problem.num_groups, 5).tolist()]
+
+
+def test_a_plan_tells_no_updates_but_its_own() -> None:
+    described = chosen_plan("generalise", "small", updates=7).described()
+    assert described["updates"] == 7
+    for name in ("settings", "paper"):
+        assert "updates" not in described[name]
+        assert "learning_rate_start" in described[name]

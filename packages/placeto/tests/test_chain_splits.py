@@ -247,6 +247,12 @@ def test_a_split_that_gains_little_or_does_not_fit_is_not_advised(
     assert (len(set(result.placement.tolist())) == 1) == (" alone" in sentence.partition(":")[0])
 
 
+def test_a_device_that_may_run_nothing_is_no_split_that_does_not_pay() -> None:
+    problem = Chain([[1.0, math.inf]] * 2, 0, [0.0] * 2, [1e6] * 2, [2, 2]).problem()
+    result, _, choices = search(problem, 10)
+    assert verdict(problem, result, choices) == "Uses d0 alone."
+
+
 def test_what_a_device_cannot_run_is_elsewhere() -> None:
     """The first layer runs on the second device only; the first has room for three."""
     seconds = [[math.inf, 2.0], *[[1.0, 2.0]] * 3]

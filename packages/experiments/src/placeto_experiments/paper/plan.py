@@ -129,13 +129,15 @@ class Plan:
         return replace(self.paper_preset, updates=updates)
 
     def described(self) -> dict[str, Any]:
-        """Return all of it by name, as JSON knows it."""
-        described = {
-            **asdict(self),
-            "seeds": list(self.seeds),
-            "paper": asdict(self.paper_settings),
-        }
-        del described["paper_preset"]
+        """Return all of it by name, as JSON knows it.
+
+        Hyperparameters have no ``updates``, as the updates or evaluations of the plan decide them.
+        """
+        described = asdict(self)
+        described["seeds"] = list(self.seeds)
+        described["paper"] = described.pop("paper_preset")
+        for hyperparameters in (described["settings"], described["paper"]):
+            del hyperparameters["updates"]
         return described
 
 

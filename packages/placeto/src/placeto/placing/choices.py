@@ -101,8 +101,10 @@ def verdict(problem: PlacementProblem, result: PlacementResult, choices: list[Ch
     """Return a sentence with the devices that a placement uses, and whether the split pays."""
     *others, last = used_devices(problem, result.placement)
     if not others:
+        runs = np.isfinite(problem.group_graph.compute_time).any(axis=0)
+        could_split = runs.sum() > 1 and result.fits(problem.cluster)
         does_not_pay = f", as no split is {100 * LEAST_GAIN:.0f} % faster"
-        return f"Uses {last} alone{does_not_pay if result.fits(problem.cluster) else ''}."
+        return f"Uses {last} alone{does_not_pay if could_split else ''}."
     split = f"Uses {', '.join(others)} and {last}"
     alone = [
         choice for choice in choices if choice.kind == ALONE and choice.result.fits(problem.cluster)
