@@ -147,14 +147,14 @@ def test_policies_that_place_as_a_single_gpu_are_named() -> None:
     runs: Any = {
         "same": {"x": [placed(cost=2.0), placed(cost=2.0)], "y": [placed(cost=4.0)] * 2},
         "near": {"x": [placed(cost=2.002), placed(cost=1.9)], "y": [placed(cost=4.0)] * 2},
-        # 0.1 % on average, of 3 % more on one graph and 2.8 % less on the other
-        "else": {"x": [placed(cost=2.06)] * 2, "y": [placed(cost=3.888)] * 2},
+        # No difference on average, of 1.5 % more on one graph and 1.5 % less on the other
+        "else": {"x": [placed(cost=2.03)] * 2, "y": [placed(cost=3.94)] * 2},
         "single": {"x": placed(cost=2.0), "y": placed(cost=4.0)},
     }
     policies = summary(runs)
     seeds = {name: policies.collapsed(name) for name in ("same", "near", "else")}
     assert seeds == {"same": [0, 1], "near": [0], "else": []}
-    assert policies.collapsed("else", np.array([2.06, 3.888])) == [0, 1]
+    assert policies.collapsed("else", np.array([2.03, 3.94])) == [0, 1]
     assert collapse_remark(seeds).endswith(": same (seeds 0, 1), near (seed 0).")
     assert collapse_remark({"else": []}) == ""
 

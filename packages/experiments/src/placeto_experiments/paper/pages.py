@@ -134,7 +134,7 @@ class Summary:
             reference = self.values("single", seed) if single is None else single
             differences = self.values(placer, seed) / reference - 1
             if (
-                abs(differences.mean()) <= COLLAPSED_ON_AVERAGE
+                np.abs(differences).mean() <= COLLAPSED_ON_AVERAGE
                 and np.abs(differences).max() <= COLLAPSED_ON_EACH
             ):
                 seeds.append(seed)
