@@ -42,7 +42,8 @@ MEDIANS = (
     "Numbers are medians over the seeds; *mean ± sd* is the mean with the standard deviation "
     "relative to it. If some runs do not fit the memory, both are of the runs that fit. OOM: a "
     "device has too little memory. *Of the best*: ratio to the lowest median of all placers, in "
-    "which a run that does not fit, or fails, counts as infinite."
+    "which a run that does not fit, or fails, counts as infinite. Learning curves are medians, in "
+    "bands from the least to the most."
 )
 SEARCH_COLUMNS = (
     "*Evaluations*: until the search was within 1 % of its own best. *Reduction*: how much lower "
