@@ -69,9 +69,11 @@ def test_a_file_without_rules_says_how_to_make_one_with_finer_groups(tmp_path: P
     assert "has no co-location rules, so a search stays at its 8 groups" in hint
     succeed(*hint.partition("placeto ")[2].replace("FILE", str(finer)).split())
     assert load_problem(finer).rules is not None
-    problem = example_problem()
-    single_ops = tmp_path / "single_ops.json"
-    save_problem(replace(problem, grouping=None, rules=None, hierarchy=None), single_ops)
+    problem, single_ops = example_problem(), tmp_path / "single_ops.json"
+    of_ops = PlacementProblem(
+        graph=problem.graph, cluster=problem.cluster, compute_time=problem.compute_time
+    )
+    save_problem(of_ops, single_ops)
     heft = ["--placer=heft", *options[1:]]
     for source, arguments in ((finer, options), (path, heft), (single_ops, options)):
         assert "rules" not in invoke("place", source, *arguments).stderr
