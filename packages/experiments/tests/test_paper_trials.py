@@ -25,7 +25,7 @@ from placeto.trials.trials import (
 from placeto_baselines import Limits, RnnSettings
 from placeto_experiments.paper import tasks
 from placeto_experiments.paper.pages import Summary, collapse_remark
-from placeto_experiments.paper.plan import chosen_plan
+from placeto_experiments.paper.plan import NUMBER_OF_GPUS, chosen_plan
 from placeto_experiments.paper.tasks import (
     Bound,
     FixedOrders,
@@ -208,7 +208,7 @@ def test_a_policy_places_by_the_number_of_the_order(monkeypatch: pytest.MonkeyPa
 
 def test_a_plan_tells_no_updates_but_its_own() -> None:
     described = chosen_plan("generalise", "small", updates=7).described()
-    assert described["updates"] == 7
+    assert (described["updates"], described["num_gpus"]) == (7, NUMBER_OF_GPUS)
     for name in ("settings", "paper"):
         assert "updates" not in described[name]
         assert "learning_rate_start" in described[name]

@@ -17,7 +17,7 @@ from placeto.trials.trials import Experiment
 from placeto_experiments.paper.architectures import architectures
 from placeto_experiments.paper.generalise import generalise
 from placeto_experiments.paper.plan import (
-    DEFAULT_GPUS,
+    NUMBER_OF_GPUS,
     NUMBERS,
     SCALE_NAMES,
     Plan,
@@ -63,7 +63,7 @@ CHOICES: Mapping[str, Decorator] = {
         "--gpus",
         "num_gpus",
         maximum=1024,
-        help=f"Number of GPUs.  [default: {DEFAULT_GPUS}, or the devices of a problem file]",
+        help=f"Number of GPUs.  [default: {NUMBER_OF_GPUS}]",
     ),
     "--link": link_option,
     "--preset": preset_option,

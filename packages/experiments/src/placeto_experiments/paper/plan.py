@@ -23,6 +23,7 @@ FAMILY_SEED_TO_CHOOSE_BY = 1
 GRAPHS_TO_CHOOSE_BY = 4
 Pairs = tuple[tuple[str, str], ...]
 DEFAULT_GPUS = 2
+NUMBER_OF_GPUS = f"{DEFAULT_GPUS}, or the devices of a problem file"  # unless the user names it
 # Updates and evaluations of the paper configuration, relative to the default one: it learns slower,
 # and a step of it evaluates one placement.
 PAPER_UPDATES, PAPER_EVALUATIONS = 3, 5
@@ -135,6 +136,7 @@ class Plan:
         """
         described = asdict(self)
         described["seeds"] = list(self.seeds)
+        described["num_gpus"] = self.num_gpus or NUMBER_OF_GPUS
         described["paper"] = described.pop("paper_preset")
         for hyperparameters in (described["settings"], described["paper"]):
             del hyperparameters["updates"]
