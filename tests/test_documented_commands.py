@@ -92,13 +92,14 @@ def is_for_here(arguments: list[str]) -> bool:
 
 
 def stand_in(argument: str, model: str) -> str:
-    """Return the argument, or a module of its own with the small model for that of a large one."""
+    """Return the argument, or a module with a small model of its own for that of a large one."""
     if argument.startswith("encoder="):  # a module of these, and one of the small model
         return argument.replace("encoder", "left", 1)
     if not LARGE_MODEL.fullmatch(argument):
         return argument
     module = re.sub(r"\W", "_", argument)
-    Path(f"{module}.py").write_text(model)
+    width = 32 + sum(argument.encode()) % 32  # other models have other graphs
+    Path(f"{module}.py").write_text(model.replace("width=32", f"width={width}"))
     return f"{module}:make"
 
 
