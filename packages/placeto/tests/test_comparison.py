@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiment_tasks import placed
 from placeto.errors import InputError
 from placeto.placing.evaluators import EVALUATORS, EvaluatorSpec
 from placeto.placing.placers import PLACERS
@@ -56,7 +57,7 @@ def test_of_a_falling_curve_it_is_the_first_within_a_hundredth_of_the_best(
 def test_of_a_curve_without_a_runtime_or_one_that_rises_it_is_where_it_stays() -> None:
     # One device is fast but too small; the search ends with what is slower and fits.
     assert evaluations_to_best(np.array([[1, 1.0], [50, 2.5], [70, 2.0], [90, 2.0]])) == 70
-    assert evaluations_until([(1, 2.0), (3, 4.0), (5, 2.4), (9, 2.4)], 2.5) == 5
+    assert evaluations_until(placed(curve=[(1, 2.0), (3, 4.0), (5, 2.4), (9, 2.4)]), 2.5) == 5
     assert evaluations_to_best(np.array([[1, np.inf], [8, 2.0]])) == 8
     assert evaluations_to_best(np.zeros((0, 2))) == 0
     with warnings.catch_warnings():

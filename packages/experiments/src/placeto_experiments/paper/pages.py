@@ -161,8 +161,7 @@ class Summary:
             for seed in self.seeds:
                 run = self.results.record(Placed, search, graph, seed)
                 goal = replace(self, graphs=[graph]).values(target, seed).item()
-                # The curve of what does not fit has another penalty than the goal.
-                evaluations = evaluations_until(run.curve, goal) if run.fits else np.inf
+                evaluations = evaluations_until(run, goal)
                 reached_at.append((evaluations, evaluations / run.evaluations * run.seconds))
         evaluations, seconds = np.median(reached_at, axis=0).tolist()
         return float(np.isfinite(reached_at)[:, 0].mean()), evaluations, seconds

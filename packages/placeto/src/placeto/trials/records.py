@@ -134,14 +134,14 @@ def short_curve(curve: NDArray[np.float64]) -> Curve:
     return [(int(count), finite(best)) for count, best in curve[points[even]].tolist()]
 
 
-def evaluations_until(curve: Curve | NDArray[np.float64], runtime: float) -> float:
+def evaluations_until(run: Placed, runtime: float) -> float:
     """Return the evaluations until a search was as fast, infinity if it never was.
 
     It has to stay as fast: a curve rises where a slower placement that fits the memory replaces one
-    that does not.
+    that does not. What does not fit at its end never was: its curve has another penalty.
     """
     first = inf
-    for evaluations, best in reversed(curve):
+    for evaluations, best in reversed(run.curve) if run.fits else ():
         if best is None or not best <= runtime:  # nor is it as fast as what is not known
             break
         first = float(evaluations)

@@ -386,7 +386,7 @@ def _search_row(problem: Problem, name: str) -> list[str]:
     rnn_evaluations = typical(rnn, "evaluations_to_best")
     rnn_runtime = typical(rnn, "runtime")
     until_as_fast = [
-        *(evaluations_until(run.curve, rnn_runtime) if run.fits else inf for run in placer.runs),
+        *(evaluations_until(run, rnn_runtime) for run in placer.runs),
         *[inf] * placer.failed,
     ]
     if name == "rnn":
