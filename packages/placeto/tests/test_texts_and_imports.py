@@ -141,7 +141,7 @@ UNIT = "MB sent"
         (json_text, ({"a": np.float64("inf"), "b": np.arange(2)}, 0), '{"a": null, "b": [0, 1]}'),
         (overflow_text, (V100S, [19_200_000_000, 5]), ", out of memory: v100:0 needs 19.2 GB of 1"),
         (overflow_text, (V100S, [15_000_000_000, 15_300_000_000]), ", may not fit: PyTorch needs "
-            "up to 2.0 GB besides tensors, which leave 1.9 GB on v100:1"),
+            "up to 2.0 GB besides tensors, and v100:1 has 1.9 GB left"),
         (overflow_text, (V100S, [15_100_000_000, 5]), ""),
         (overflow_text, (parse_cluster("2xk80"), [10_700_000_000, 5]), ""),
         (bound_text, (1.25, 0, 1), "no placement in 1 group is faster than 1.250 s"),

@@ -33,9 +33,9 @@ MAY_BE_ZERO = {
 class Settings:
     """The hyperparameters of a policy and of its training.
 
-    Values marked (paper) are those of Addanki et al. 2019 or of the list of hyperparameters in its
-    published code. Values marked (code) are in the code only. docs/settings.md has the source of
-    each value, and `preset` returns those of the published method.
+    Values marked (paper) are stated in Addanki et al. 2019. Those marked (code) are in the code
+    that its authors published, or in its list of hyperparameters. docs/settings.md has the source
+    of each value, and `preset` returns those of the published method.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class Settings:
         current group and a device, for any number of devices of any kind; see `PairScores`. It has
         features and messages of its own, and ignores the settings of the others.
     message_rounds : int
-        Number of rounds of message passing, k = 8 (paper).
+        Number of rounds of message passing, k = 8 (code).
     messages : text
         ``"plain"``: a round replaces the features of a node by a function of the sum over its
         neighbours (paper). ``"residual"``: it adds that to the first features of the node, and
@@ -69,7 +69,7 @@ class Settings:
         new one for each episode.
     start : text
         Placement before an episode: ``"single"``, all groups on the first device that can run them
-        (paper), or ``"random"``, a new placement for each episode.
+        (code), or ``"random"``, a new placement for each episode.
     memory_penalty : float
         Penalty for memory that a device lacks, c = 2e-9 s per byte, 2 s/GB (paper).
     workers : int
@@ -77,7 +77,7 @@ class Settings:
     updates : int
         Number of updates, over which the learning rate and the entropy weight decay.
     learning_rate_start, learning_rate_end : float
-        Learning rate of Adam, which decays linearly; from 1e-3 to 1e-4 (paper).
+        Learning rate of Adam, which decays linearly; from 1e-3 to 1e-4 (code).
     entropy_weight_start, entropy_weight_end : float
         Weight of the entropy bonus, which decays linearly (paper). It is in seconds if advantages
         are.
@@ -88,7 +88,7 @@ class Settings:
         `Trainer.entropy_weight_of`.
     baseline_window : int
         Number of rounds of episodes of a graph over which its baseline is averaged, k_b = 10
-        (paper).
+        (code).
     discount : float
         Discount of future intermediate rewards. The equation of the paper has none, which is 1. A
         discount of 0.9 keeps the noise of later choices out of a return. Other rewards do not use

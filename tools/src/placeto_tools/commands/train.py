@@ -92,7 +92,7 @@ class TrainCommand(Command):
 @preset_option
 @number_option(
     "--granularities",
-    help="Number of levels of each graph: from more and fewer groups the policy learns to "
+    help="Number of granularities of each graph: from more and fewer groups the policy learns to "
     f"place other graphs better.  [default: {GRANULARITIES_OF_MANY} for several PROBLEMS, 1 for "
     "one or with --preset paper]",
 )

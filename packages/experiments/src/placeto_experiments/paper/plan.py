@@ -33,7 +33,7 @@ NUMBERS = {
     "seeds": "Number of seeds of everything that draws at random.",
     "training_graphs": "Number of graphs, or orders of one, to train a policy on.",
     "test_graphs": "Number of other graphs, or orders, to test it on.",
-    "granularities": "Number of levels of each graph to train a policy on, with more and "
+    "granularities": "Number of granularities of each graph to train a policy on, with more and "
     "fewer groups.",
     "updates": "Number of updates of each policy that is trained beforehand.",
     "evaluations": "Number of evaluations of each search on one graph.",

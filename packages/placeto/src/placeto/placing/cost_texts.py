@@ -39,7 +39,7 @@ def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int6
     if over:
         return f", out of memory: {_first_devices(over)}"
     tight = [
-        f"{bytes_text(device.memory_bytes - peak)} on {device.name}"
+        f"{device.name} has {bytes_text(device.memory_bytes - peak)} left"
         for device, peak in devices_and_peaks
         if verdict_of_memory(device, peak) == MAY_NOT_FIT
     ]
@@ -47,8 +47,7 @@ def overflow_text(cluster: Cluster, peak_memory: Sequence[int] | NDArray[np.int6
         return ""
     besides = bytes_text(max(map(bytes_besides_tensors, cluster.devices)))
     return (
-        f", may not fit: PyTorch needs up to {besides} besides tensors, which leave "
-        f"{_first_devices(tight)}"
+        f", may not fit: PyTorch needs up to {besides} besides tensors, and {_first_devices(tight)}"
     )
 
 
