@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ import numpy as np
 import pytest
 
 import placeto
-from command_runs import SMALL_NMT, fail, invoke, succeed, succeed_json, write_module
+from command_runs import (
+    SMALL_NMT,
+    fail,
+    invoke,
+    profile,
+    succeed,
+    succeed_json,
+    write_module,
+)
 from exported_models import with_memory
 from gpipe_pipelines import Pipeline
 from placeto.errors import InputError
@@ -240,6 +249,36 @@ def test_a_run_is_shown_beside_the_simulation(problem: Path, tmp_path: Path) -> 
     assert emulated["simulated_runtime"] > 1  # latencies, of which ops are a small part
     assert emulated["measured_runtime"] >= 0.9 * emulated["simulated_runtime"]
     assert succeed_json(*run)["measured_runtime"] < 0.9 * emulated["simulated_runtime"]
+
+
+def test_a_placement_with_more_devices_is_that_of_the_larger_cluster(tmp_path: Path) -> None:
+    output = tmp_path / "placement.json"
+    place = ["place", "nmt-2", *SMALL_NMT, "--max-evaluations=200", "--force", "-o", output]
+    larger = succeed_json(*place, "--cluster=1xk80+1xv100")
+    present = succeed_json(*place, "--cluster=1xk80", "--what-if=+1xv100", "--what-if=+2xv100")
+    same = ["runtime", "peak_memory", "groups", "lower_bound", "devices"]
+    assert present["what_if"].keys() == {"+1xv100", "+2xv100"}
+    assert [present["what_if"]["+1xv100"][name] for name in same] == [larger[name] for name in same]
+    assert present["devices"] == ["k80:0"]
+    assert set(json.loads(output.read_text()).values()) == {"k80:0"}
+    ratio = present["runtime"] / larger["runtime"]
+    assert ratio > 1
+    text = succeed(*place, "--cluster=1xk80", "--what-if=+1xv100")
+    assert re.search(rf"\nWith \+1xv100: .*, {ratio:.2f}x as fast\n", text)
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ("1xk80", "--what-if: expected devices to add, such as +1xv100, got '1xk80'"),
+        ("+0xk80", "--what-if +0xk80: cluster: expected a count of at least 1, got '0xk80'"),
+        ("+1xk8", "--what-if +1xk8: cluster: expected k80, or another of"),
+    ],
+)
+def test_devices_to_add_are_named_in_their_errors(added: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text(profile(6))
+    place = ["place", tmp_path / "graph.txt", "--cluster=1xv100", "-o", tmp_path / "placement.json"]
+    assert message in fail(*place, f"--what-if={added}")
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,19 @@ def test_ctrl_c_stops_at_a_checkpoint(problem: Path, whole: Path, tmp_path: Path
     check_equal(folder, whole)
 
 
+@pytest.mark.parametrize(
+    "devices", [["--cluster=3xv100"], ["--cluster=2xv100", "--what-if=+1xv100"]]
+)
+def test_a_policy_of_other_devices_is_refused_by_its_name(
+    devices: list[str], whole: Path, problem: Path, tmp_path: Path
+) -> None:
+    graph = problem.with_name("graph.txt")
+    error = fail("place", graph, *devices, "--policy", whole, "-o", tmp_path / "placement.json")
+    assert (
+        f"{whole}: policy: expected a problem of 2 devices, for which it was made, got 3" in error
+    )
+
+
 def test_a_general_policy_learns_on_some_devices_and_places_on_others(tmp_path: Path) -> None:
     problems = []
     for count in (2, 3, 4):

@@ -180,6 +180,7 @@ def place(
     larger = {
         added: _with_devices(problem_name, source, problem, options, added) for added in additions
     }
+    problems = [problem, *(larger_problem for _, larger_problem, _ in larger.values())]
     hint = "" if options.grouping.fixes_num_groups else levels_hint(problem_name, problem)
     settings = PlaceSettings(
         seconds=seconds,
@@ -187,7 +188,7 @@ def place(
         seed=seed,
         start=start or NOTHING,
         placer=placer,
-        policy=read_policy(policy) if policy else None,
+        policy=read_policy(policy, *problems) if policy else None,
         rollouts=rollouts or 0,
         refinement_rounds=refinement_rounds,
         evaluator=priced_by,

@@ -51,7 +51,7 @@ from placeto_graphs import (
     repeat_micro_batch_problem,
     sharded,
 )
-from placeto_graphs.errors import not_among
+from placeto_graphs.errors import not_among, within
 
 if TYPE_CHECKING:
     from placeto_execution.devices import RealDevices
@@ -329,6 +329,8 @@ def options_with_devices(
     described = replace(parse_cluster(present, link=options.link), queue=problem.cluster.queue)
     if problem.cluster not in (described, described.for_collectives):
         raise InputError("--what-if: needs --cluster, as the file describes its own devices")
+    with within(f"--what-if {added}: "):
+        parse_cluster(present + added, link=options.link)
     return replace(options, cluster=present + added, gpus=None, gpu_kind=None)
 
 

@@ -47,11 +47,16 @@ def policy_file(path: Path) -> Path:
     return path / CHECKPOINT if path.is_dir() else path
 
 
-def read_policy(path: Path) -> "PlacementPolicy":
-    """Return the policy of a folder of `placeto train`, or of a policy file."""
+def read_policy(path: Path, *problems: PlacementProblem) -> "PlacementPolicy":
+    """Return the policy of a folder of `placeto train`, or of a policy file, for these problems."""
     from placeto_policy import load_policy  # noqa: PLC0415 (torch takes seconds)
+    from placeto_policy.checkpoint import named  # noqa: PLC0415
 
-    return load_policy(policy_file(path))
+    policy = load_policy(policy_file(path))
+    with named(path):
+        for problem in problems:
+            policy.check_devices(problem.num_devices)
+    return policy
 
 
 class TrainingFolder:
