@@ -34,5 +34,5 @@ def test_the_tutorial_does_and_prints_what_it_says(
         Path(f"{module}.py").write_text(block)
         monkeypatch.delitem(sys.modules, module, raising=False)  # other tests may have made it
     assert print_as_shown(TUTORIAL) == 5
-    (shown_map,) = re.findall(r"`device_map.json` is `(.+?)`", TUTORIAL.read_text())
+    (shown_map,) = re.findall(r"`device_map.json` maps .+?: `(.+?)`", TUTORIAL.read_text())
     assert json.loads(Path("device_map.json").read_text()) == json.loads(shown_map)
